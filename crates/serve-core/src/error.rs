@@ -1,0 +1,186 @@
+//! Why a request was not taken: *later*, and when, or *never*, and which limit it broke.
+
+use std::fmt;
+
+use thiserror::Error;
+
+use crate::{Class, Span, TenantId};
+
+/// A request that was not taken. Nothing of it is kept.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum Refusal {
+    /// The same request can be taken later.
+    #[error("refused for now: {limit}")]
+    Later {
+        /// What is exhausted.
+        limit: Limit,
+        /// When it is worth trying again, from the measured drain rate; absent when unknown.
+        retry_after: Option<Span>,
+    },
+    /// The same request will never be taken by this engine.
+    #[error("refused: {limit}")]
+    Never {
+        /// The limit that it breaks.
+        limit: Limit,
+    },
+}
+
+impl Refusal {
+    /// What the request ran into.
+    pub fn limit(&self) -> Limit {
+        match *self {
+            Self::Later { limit, .. } | Self::Never { limit } => limit,
+        }
+    }
+
+    /// When it is worth trying again, if that is known.
+    pub fn retry_after(&self) -> Option<Span> {
+        match *self {
+            Self::Later { retry_after, .. } => retry_after,
+            Self::Never { .. } => None,
+        }
+    }
+}
+
+/// The limit that a refused request ran into, with the numbers that broke it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Limit {
+    /// The waiting queue is as long as it may be.
+    QueueDepth {
+        /// Requests waiting.
+        waiting: u32,
+        /// The most that may wait.
+        max: u32,
+    },
+    /// The waiting queue is as long as it may be for this class.
+    ClassQueueDepth {
+        /// The refused request's class.
+        class: Class,
+        /// Requests waiting.
+        waiting: u32,
+        /// The depth from which this class is refused.
+        max: u32,
+    },
+    /// The tenant has used up its rate.
+    TenantRate {
+        /// The tenant.
+        tenant: TenantId,
+    },
+    /// All tenants together have used up the server's rate.
+    GlobalRate,
+    /// One request asks for more than the rate limit's whole burst.
+    RateBurst {
+        /// What the request costs.
+        cost: u64,
+        /// The most that one request may cost.
+        max: u64,
+    },
+    /// The predicted wait breaks the latency target.
+    LatencyBudget {
+        /// Predicted time to the end of the request.
+        predicted: Span,
+        /// The target.
+        target: Span,
+    },
+    /// The deadline cannot be met, by prediction or because it has passed.
+    Deadline {
+        /// Predicted time to the end of the request.
+        predicted: Span,
+        /// Time left until the deadline.
+        left: Span,
+    },
+    /// Too many prompt tokens wait already.
+    TokenBacklog {
+        /// Prompt tokens waiting, this request included.
+        tokens: u64,
+        /// The most that may wait.
+        max: u64,
+    },
+    /// Every concurrency slot is taken and nothing may wait.
+    Concurrency {
+        /// Requests in flight.
+        in_flight: u32,
+        /// The most that may be.
+        max: u32,
+    },
+    /// Prompt and output limit do not fit in the context window.
+    Context {
+        /// Positions needed.
+        needed: u64,
+        /// Positions available to one request.
+        max: u64,
+    },
+    /// The request needs more KV blocks than the pool can ever give to one request.
+    KvBlocks {
+        /// Blocks needed.
+        needed: u32,
+        /// Blocks in the whole pool.
+        max: u32,
+    },
+    /// The server is shutting down and takes no new work.
+    Draining,
+    /// A request with this id is still live.
+    DuplicateId,
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::QueueDepth { waiting, max } => {
+                write!(f, "{waiting} requests are waiting and at most {max} may")
+            }
+            Self::ClassQueueDepth {
+                class,
+                waiting,
+                max,
+            } => write!(
+                f,
+                "{waiting} requests are waiting and class {} is refused from {max} on",
+                class.rank()
+            ),
+            Self::TenantRate { .. } => f.write_str("the tenant's rate limit is used up"),
+            Self::GlobalRate => f.write_str("the server's rate limit is used up"),
+            Self::RateBurst { cost, max } => {
+                write!(
+                    f,
+                    "the request costs {cost} of a rate limit whose burst is {max}"
+                )
+            }
+            Self::LatencyBudget { predicted, target } => {
+                write!(
+                    f,
+                    "it would take about {predicted} and the target is {target}"
+                )
+            }
+            Self::Deadline { predicted, left } => {
+                write!(
+                    f,
+                    "it would take about {predicted} and the deadline is in {left}"
+                )
+            }
+            Self::TokenBacklog { tokens, max } => {
+                write!(
+                    f,
+                    "{tokens} prompt tokens would be waiting and at most {max} may"
+                )
+            }
+            Self::Concurrency { in_flight, max } => {
+                write!(
+                    f,
+                    "{in_flight} requests are in flight and at most {max} may be"
+                )
+            }
+            Self::Context { needed, max } => write!(
+                f,
+                "prompt and output limit need {needed} positions and the context holds {max}"
+            ),
+            Self::KvBlocks { needed, max } => write!(
+                f,
+                "the request can need {needed} KV blocks and the pool holds {max}"
+            ),
+            Self::Draining => f.write_str("the server is shutting down"),
+            Self::DuplicateId => f.write_str("a request with this id is still running"),
+        }
+    }
+}

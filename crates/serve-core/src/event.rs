@@ -1,0 +1,90 @@
+//! What a client may observe of its request, stamped with the time at which it happened.
+
+use std::sync::Arc;
+
+use crate::{RequestId, Time, TokenId};
+
+/// Something that happened to one request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Whose event this is.
+    pub request: RequestId,
+    /// When it happened: for a token, the end of the step that produced it.
+    pub at: Time,
+    /// What happened.
+    pub kind: EventKind,
+}
+
+/// What happened. Every accepted request gets exactly one terminal event: `Finished`, `Cancelled`
+/// or `Failed`, and nothing after it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EventKind {
+    /// The request left the queue: its first segment was planned.
+    Started,
+    /// A token was sampled. A stop token is sampled too, but is not an output and gets no event.
+    Token {
+        /// The token.
+        token: TokenId,
+        /// Its place in the output, from 0.
+        index: u32,
+    },
+    /// The generation ended by itself.
+    Finished {
+        /// Why it ended.
+        reason: FinishReason,
+        /// What it used.
+        usage: Usage,
+    },
+    /// Somebody or something called it off.
+    Cancelled {
+        /// Who or what.
+        reason: CancelReason,
+        /// What it used until then.
+        usage: Usage,
+    },
+    /// The backend failed under it.
+    Failed {
+        /// The backend's own words.
+        cause: Arc<str>,
+        /// What it used until then.
+        usage: Usage,
+    },
+}
+
+impl EventKind {
+    /// Whether this is the request's last event.
+    pub fn is_terminal(&self) -> bool {
+        !matches!(self, Self::Started | Self::Token { .. })
+    }
+}
+
+/// Why a generation ended by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FinishReason {
+    /// A stop token was sampled.
+    Stop,
+    /// The output limit was reached.
+    Length,
+}
+
+/// Who or what called a request off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CancelReason {
+    /// The client: a disconnect or an explicit abort.
+    Client,
+    /// Its deadline passed.
+    Deadline,
+    /// The server is shutting down and its grace period is over.
+    Drain,
+}
+
+/// Tokens that a request used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Tokens in the prompt.
+    pub prompt_tokens: u32,
+    /// Of those, tokens whose KV came from the prefix cache at the first start.
+    pub cached_tokens: u32,
+    /// Tokens generated, a final stop token not counted.
+    pub output_tokens: u32,
+}

@@ -1,0 +1,30 @@
+//! The vocabulary that every part of a serving system shares: ids, time, requests, the step plan,
+//! the [`Backend`] contract, events and refusals, and a deterministic [`mock`] of a device.
+//!
+//! Nothing here decides anything (that is `serve-sched`) and nothing here reads a clock, a file, a
+//! socket, the environment or the operating system's randomness. [`Time`] is an integer that a
+//! driver passes in, so a test, a simulation and a server can run the same code.
+//!
+//! The one idea to take away is the [`Segment`]: *run positions `a..b` of a request, and perhaps
+//! sample afterwards*. Prefill, one chunk of a prefill, one decode step, a prefix-cache hit and the
+//! recomputation after a preemption are all segments with different ranges.
+
+pub mod backend;
+pub mod error;
+pub mod event;
+pub mod id;
+pub mod mock;
+pub mod request;
+pub mod rng;
+pub mod sampling;
+pub mod step;
+pub mod time;
+
+pub use backend::{Backend, BackendError, InvalidLimits, Limits};
+pub use error::{Limit, Refusal};
+pub use event::{CancelReason, Event, EventKind, FinishReason, Usage};
+pub use id::{BlockId, RequestId, StepId, TenantId, TokenId};
+pub use request::{Class, InvalidRequest, Request};
+pub use sampling::{InvalidSampling, Sampling};
+pub use step::{Sampled, Segment, StepOutcome, StepPlan};
+pub use time::{Span, Time};

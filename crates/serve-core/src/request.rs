@@ -1,0 +1,229 @@
+//! What a client asks for, once the edge has parsed and tokenised it.
+
+use std::fmt;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use crate::{RequestId, Sampling, TenantId, Time, TokenId};
+
+/// A priority class: a rank, 0 the highest. Names such as *paid* and *free* belong to the edge.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Class(u8);
+
+impl Class {
+    /// The class that is served before all others.
+    pub const HIGHEST: Self = Self(0);
+
+    /// The class of the given rank.
+    pub const fn new(rank: u8) -> Self {
+        Self(rank)
+    }
+
+    /// The rank, 0 the highest.
+    pub const fn rank(self) -> u8 {
+        self.0
+    }
+}
+
+impl fmt::Display for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "c{}", self.0)
+    }
+}
+
+/// One generation request, valid by construction: the prompt holds at least one token, at least one
+/// token may be generated, and positions fit in 32 bits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Request {
+    id: RequestId,
+    arrival: Time,
+    prompt: Arc<[TokenId]>,
+    output_tokens_max: NonZeroU32,
+    tenant: TenantId,
+    class: Class,
+    deadline: Option<Time>,
+    sampling: Sampling,
+    stop_tokens: Arc<[TokenId]>,
+}
+
+/// A request that cannot mean anything.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum InvalidRequest {
+    /// There is no position to compute.
+    #[error("the prompt is empty; it must hold at least one token")]
+    EmptyPrompt,
+    /// Nothing may be generated.
+    #[error("the output limit is 0; at least one token must be allowed")]
+    NoOutput,
+    /// Prompt and output together do not fit in 32-bit positions.
+    #[error("prompt ({prompt}) and output limit ({output}) exceed 2^32 - 1 positions")]
+    TooLong {
+        /// Prompt tokens.
+        prompt: u64,
+        /// Output limit.
+        output: u64,
+    },
+}
+
+impl Request {
+    /// A greedy request of the anonymous tenant in the highest class, without a deadline.
+    ///
+    /// `arrival` is when the edge saw the request; waiting is counted from it.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidRequest`] when the prompt is empty, `output_tokens_max` is zero, or both together
+    /// exceed 32-bit positions.
+    pub fn new(
+        id: RequestId,
+        arrival: Time,
+        prompt: impl Into<Arc<[TokenId]>>,
+        output_tokens_max: u32,
+    ) -> Result<Self, InvalidRequest> {
+        let prompt = prompt.into();
+        if prompt.is_empty() {
+            return Err(InvalidRequest::EmptyPrompt);
+        }
+        let output_tokens_max =
+            NonZeroU32::new(output_tokens_max).ok_or(InvalidRequest::NoOutput)?;
+        let (tokens, output) = (prompt.len() as u64, u64::from(output_tokens_max.get()));
+        if tokens + output > u64::from(u32::MAX) {
+            return Err(InvalidRequest::TooLong {
+                prompt: tokens,
+                output,
+            });
+        }
+        Ok(Self {
+            id,
+            arrival,
+            prompt,
+            output_tokens_max,
+            tenant: TenantId::default(),
+            class: Class::HIGHEST,
+            deadline: None,
+            sampling: Sampling::GREEDY,
+            stop_tokens: Arc::default(),
+        })
+    }
+
+    /// Accounts the request to `tenant`.
+    #[must_use]
+    pub fn with_tenant(mut self, tenant: TenantId) -> Self {
+        self.tenant = tenant;
+        self
+    }
+
+    /// Puts the request into `class`.
+    #[must_use]
+    pub fn with_class(mut self, class: Class) -> Self {
+        self.class = class;
+        self
+    }
+
+    /// After this point the answer is of no use: waiting, the request is answered as expired;
+    /// running, it is cancelled.
+    #[must_use]
+    pub fn with_deadline(mut self, deadline: Option<Time>) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Chooses tokens by `sampling`.
+    #[must_use]
+    pub fn with_sampling(mut self, sampling: Sampling) -> Self {
+        self.sampling = sampling;
+        self
+    }
+
+    /// Ends the generation when one of these is sampled (end of text, end of turn).
+    #[must_use]
+    pub fn with_stop_tokens(mut self, stop_tokens: impl Into<Arc<[TokenId]>>) -> Self {
+        self.stop_tokens = stop_tokens.into();
+        self
+    }
+
+    /// The id, unique for the lifetime of a scheduler.
+    pub fn id(&self) -> RequestId {
+        self.id
+    }
+
+    /// When the edge saw the request.
+    pub fn arrival(&self) -> Time {
+        self.arrival
+    }
+
+    /// The prompt; never empty.
+    pub fn prompt(&self) -> &Arc<[TokenId]> {
+        &self.prompt
+    }
+
+    /// How many tokens the prompt holds.
+    pub fn prompt_tokens(&self) -> u32 {
+        self.prompt.len() as u32 // `new` checked that it fits
+    }
+
+    /// How many tokens may be generated at most.
+    pub fn output_tokens_max(&self) -> u32 {
+        self.output_tokens_max.get()
+    }
+
+    /// How many positions the request can come to hold in the KV cache: prompt and all outputs but
+    /// the last, which is sampled and never run.
+    pub fn positions_max(&self) -> u32 {
+        self.prompt_tokens() + self.output_tokens_max.get() - 1
+    }
+
+    /// Whom the request is accounted to.
+    pub fn tenant(&self) -> TenantId {
+        self.tenant
+    }
+
+    /// The priority class.
+    pub fn class(&self) -> Class {
+        self.class
+    }
+
+    /// After this the answer is of no use.
+    pub fn deadline(&self) -> Option<Time> {
+        self.deadline
+    }
+
+    /// How tokens are chosen.
+    pub fn sampling(&self) -> &Sampling {
+        &self.sampling
+    }
+
+    /// Tokens that end the generation.
+    pub fn stop_tokens(&self) -> &[TokenId] {
+        &self.stop_tokens
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(prompt: usize, output: u32) -> Result<Request, InvalidRequest> {
+        let prompt = vec![TokenId::new(1); prompt];
+        Request::new(RequestId::new(1), Time::ZERO, prompt, output)
+    }
+
+    #[test]
+    fn a_request_that_means_nothing_cannot_be_built() {
+        assert_eq!(request(0, 1), Err(InvalidRequest::EmptyPrompt));
+        assert_eq!(request(1, 0), Err(InvalidRequest::NoOutput));
+        assert!(matches!(
+            request(2, u32::MAX - 1),
+            Err(InvalidRequest::TooLong { .. })
+        ));
+        assert!(request(1, u32::MAX - 1).is_ok());
+    }
+
+    #[test]
+    fn the_last_sampled_token_needs_no_position() {
+        assert_eq!(request(5, 1).unwrap().positions_max(), 5);
+        assert_eq!(request(5, 3).unwrap().positions_max(), 7);
+    }
+}
