@@ -10,6 +10,7 @@
 //! recomputation after a preemption are all segments with different ranges.
 
 pub mod backend;
+pub mod conformance;
 pub mod error;
 pub mod event;
 pub mod id;
