@@ -1,0 +1,272 @@
+//! The waiting requests, sorted as the order policy says. Every operation is O(log n).
+//!
+//! One tree holds all requests by (lane, key, arrival). Where lanes do not simply go by number, a
+//! small index over the lanes says which one is next.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serve_core::{Request, RequestId, Time};
+use slab::Slab;
+
+use crate::ids::IdTable;
+use crate::order::{Lanes, Order, Place, Waiting};
+
+/// A request that waits.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    pub(super) request: Arc<Request>,
+    pub(super) sequence: u64,
+    pub(super) since: Time,
+    pub(super) preemptions: u32,
+    place: Place,
+    // Neighbours in the list by the time at which waiting began.
+    before: u32,
+    after: u32,
+}
+
+/// Something that is due for a waiting request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Due {
+    /// Its place may have changed.
+    Place(usize),
+    /// Its deadline has passed.
+    Deadline(usize),
+}
+
+#[derive(Debug)]
+pub(super) struct Queue {
+    entries: Slab<Entry>,
+    ids: IdTable,
+    line: BTreeMap<(u32, u64, u64), usize>,
+    compare: Lanes,
+    lanes: BTreeMap<u32, Lane>,
+    lanes_by_key: BTreeSet<(u64, u32)>,
+    timers: BTreeMap<(Time, bool, u64), usize>,
+    oldest: u32,
+    newest: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Lane {
+    waiting: u32,
+    key: u64,
+}
+
+const NONE: u32 = u32::MAX;
+
+impl Entry {
+    pub(super) fn new(request: Arc<Request>, sequence: u64, since: Time, preemptions: u32) -> Self {
+        Self {
+            request,
+            sequence,
+            since,
+            preemptions,
+            place: Place::default(),
+            before: NONE,
+            after: NONE,
+        }
+    }
+
+    pub(super) fn view(&self) -> Waiting<'_> {
+        Waiting {
+            request: &self.request,
+            sequence: self.sequence,
+            since: self.since,
+            preemptions: self.preemptions,
+        }
+    }
+}
+
+impl Queue {
+    pub(super) fn new(compare: Lanes) -> Self {
+        Self {
+            entries: Slab::new(),
+            ids: IdTable::default(),
+            line: BTreeMap::new(),
+            compare,
+            lanes: BTreeMap::new(),
+            lanes_by_key: BTreeSet::new(),
+            timers: BTreeMap::new(),
+            oldest: NONE,
+            newest: NONE,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(super) fn find(&self, id: RequestId) -> Option<usize> {
+        self.ids.get(id)
+    }
+
+    pub(super) fn get(&self, slot: usize) -> &Entry {
+        &self.entries[slot]
+    }
+
+    /// Since when the longest-waiting request waits.
+    pub(super) fn oldest_since(&self) -> Option<Time> {
+        let oldest = self.entries.get(self.oldest as usize);
+        oldest.map(|entry| entry.since)
+    }
+
+    pub(super) fn insert(&mut self, entry: Entry, order: &mut dyn Order, now: Time) {
+        let (id, deadline, sequence) =
+            (entry.request.id(), entry.request.deadline(), entry.sequence);
+        let slot = self.entries.insert(entry);
+        self.ids.insert(id, slot);
+        if let Some(deadline) = deadline {
+            self.timers.insert((deadline, true, sequence), slot);
+        }
+        self.link_newest(slot);
+        let place = order.place(&self.entries[slot].view(), now);
+        self.enter(slot, place, order, now);
+    }
+
+    pub(super) fn remove(&mut self, slot: usize) -> Entry {
+        self.leave(slot);
+        self.unlink(slot);
+        let entry = self.entries.remove(slot);
+        self.ids.remove(entry.request.id());
+        if let Some(deadline) = entry.request.deadline() {
+            self.timers.remove(&(deadline, true, entry.sequence));
+        }
+        entry
+    }
+
+    /// Asks the policy again where a request stands. Returns the place if it is another one.
+    pub(super) fn place_again(
+        &mut self,
+        slot: usize,
+        order: &mut dyn Order,
+        now: Time,
+    ) -> Option<Place> {
+        let before = self.entries[slot].place;
+        let mut place = order.place(&self.entries[slot].view(), now);
+        // A policy that asks for a time that is not in the future would be asked for ever.
+        place.again = place.again.filter(|&again| again > now);
+        self.leave(slot);
+        self.enter(slot, place, order, now);
+        ((place.lane, place.key) != (before.lane, before.key)).then_some(place)
+    }
+
+    /// The request that is next.
+    pub(super) fn head(&mut self, order: &dyn Order, now: Time) -> Option<usize> {
+        match self.compare {
+            Lanes::Numbered => self.line.first_key_value().map(|(_, &slot)| slot),
+            Lanes::Rising => self.head_of_rising(order, now),
+            Lanes::Scanned => self.head_of_scanned(order, now),
+        }
+    }
+
+    /// What is due at `now`, one thing at a time; places before deadlines.
+    pub(super) fn due(&self, now: Time) -> Option<Due> {
+        let (&(at, is_deadline, _), &slot) = self.timers.first_key_value()?;
+        (at <= now).then_some(if is_deadline {
+            Due::Deadline(slot)
+        } else {
+            Due::Place(slot)
+        })
+    }
+
+    pub(super) fn next_timeout(&self) -> Option<Time> {
+        self.timers.first_key_value().map(|(&(at, ..), _)| at)
+    }
+
+    /// A lane that was the lowest when it was entered may have risen since; it is put where it
+    /// belongs, and the next one is looked at.
+    fn head_of_rising(&mut self, order: &dyn Order, now: Time) -> Option<usize> {
+        loop {
+            let &(key, lane) = self.lanes_by_key.first()?;
+            let slot = self.head_of(lane)?;
+            let risen = order.lane_key(lane, &self.entries[slot].view(), now);
+            if risen <= key {
+                return Some(slot);
+            }
+            self.lanes_by_key.remove(&(key, lane));
+            self.lanes_by_key.insert((risen, lane));
+            if let Some(entry) = self.lanes.get_mut(&lane) {
+                entry.key = risen;
+            }
+        }
+    }
+
+    fn head_of_scanned(&self, order: &dyn Order, now: Time) -> Option<usize> {
+        let heads = self.lanes.keys().filter_map(|&lane| {
+            let slot = self.head_of(lane)?;
+            Some((
+                order.lane_key(lane, &self.entries[slot].view(), now),
+                lane,
+                slot,
+            ))
+        });
+        heads.min().map(|(_, _, slot)| slot)
+    }
+
+    fn head_of(&self, lane: u32) -> Option<usize> {
+        let mut from = self.line.range((lane, 0, 0)..);
+        from.next().map(|(_, &slot)| slot)
+    }
+
+    fn enter(&mut self, slot: usize, place: Place, order: &dyn Order, now: Time) {
+        let sequence = self.entries[slot].sequence;
+        self.entries[slot].place = place;
+        self.line.insert((place.lane, place.key, sequence), slot);
+        if let Some(again) = place.again {
+            self.timers.insert((again, false, sequence), slot);
+        }
+        if self.compare == Lanes::Numbered {
+            return;
+        }
+        if let Some(lane) = self.lanes.get_mut(&place.lane) {
+            lane.waiting += 1;
+            return;
+        }
+        let key = match self.compare {
+            Lanes::Rising => order.lane_key(place.lane, &self.entries[slot].view(), now),
+            Lanes::Numbered | Lanes::Scanned => 0,
+        };
+        self.lanes.insert(place.lane, Lane { waiting: 1, key });
+        if self.compare == Lanes::Rising {
+            self.lanes_by_key.insert((key, place.lane));
+        }
+    }
+
+    fn leave(&mut self, slot: usize) {
+        let (place, sequence) = (self.entries[slot].place, self.entries[slot].sequence);
+        self.line.remove(&(place.lane, place.key, sequence));
+        if let Some(again) = place.again {
+            self.timers.remove(&(again, false, sequence));
+        }
+        if let Some(lane) = self.lanes.get_mut(&place.lane) {
+            lane.waiting -= 1;
+            if lane.waiting == 0 {
+                self.lanes_by_key.remove(&(lane.key, place.lane));
+                self.lanes.remove(&place.lane);
+            }
+        }
+    }
+
+    fn link_newest(&mut self, slot: usize) {
+        let slot = slot as u32;
+        self.entries[slot as usize].before = self.newest;
+        match self.newest {
+            NONE => self.oldest = slot,
+            newest => self.entries[newest as usize].after = slot,
+        }
+        self.newest = slot;
+    }
+
+    fn unlink(&mut self, slot: usize) {
+        let (before, after) = (self.entries[slot].before, self.entries[slot].after);
+        match before {
+            NONE => self.oldest = after,
+            before => self.entries[before as usize].after = after,
+        }
+        match after {
+            NONE => self.newest = before,
+            after => self.entries[after as usize].before = before,
+        }
+    }
+}

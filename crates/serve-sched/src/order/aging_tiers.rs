@@ -1,0 +1,116 @@
+//! A higher class goes first, until a request has waited so long that nobody may pass it any more.
+//!
+//! Rule: lane = class, as in strict tiers. `age_after` after its arrival a request of any class is
+//! moved, by a timer, into the *starvation* rank, ahead of all classes and ordered by arrival. Its
+//! class stays what it was. A span of zero turns aging off, which is exactly strict tiers.
+//!
+//! Bound: whoever arrives at `t` is served before everything that arrives after `t + age_after`, so
+//!
+//! ```text
+//! wait <= age_after + what is in service at t + age_after + work of those waiting then that arrived before t
+//! ```
+//!
+//! *Why:* at `t + age_after` it enters the starvation rank. Only older requests are ahead of it
+//! there, since every request, of whatever class, enters `age_after` after its own arrival; and
+//! nobody who comes later can be older. What is in service is not interrupted. In batches of `b`
+//! the last two terms are one batch in flight and `ceil(older / b)` batches, hence "aging plus one
+//! batch" where fewer than `b` starve at a time.
+//!
+//! The highest class ages too. If it did not, lower classes that ask for more than the engine can
+//! do would all age and keep the highest one waiting without a bound. Under sustained overload the
+//! order tends to first come, first served, which is the price of a bound for everybody.
+
+use serve_core::{Span, Time};
+
+use super::{Order, Place, Waiting};
+
+/// A higher class goes first, until somebody has waited for too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AgingTiers {
+    age_after: Span,
+}
+
+const STARVING: u32 = 0;
+
+impl AgingTiers {
+    /// A request that has waited for `age_after` goes before all classes; zero is never.
+    pub const fn new(age_after: Span) -> Self {
+        Self { age_after }
+    }
+
+    /// How long a request waits before it is moved ahead; zero is for ever.
+    pub const fn age_after(&self) -> Span {
+        self.age_after
+    }
+}
+
+impl Default for AgingTiers {
+    /// Two seconds: about the longest that a person waits for a first token without giving up.
+    fn default() -> Self {
+        Self::new(Span::from_secs(2))
+    }
+}
+
+impl Order for AgingTiers {
+    fn name(&self) -> &'static str {
+        "aging-tiers"
+    }
+
+    fn place(&mut self, waiting: &Waiting<'_>, now: Time) -> Place {
+        let arrival = waiting.request.arrival();
+        let tier = Place::in_lane(1 + u32::from(waiting.request.class().rank()));
+        if self.age_after.is_zero() {
+            return tier;
+        }
+        let ages_at = arrival + self.age_after;
+        if now < ages_at {
+            return tier.until(ages_at);
+        }
+        Place {
+            lane: STARVING,
+            key: arrival.as_nanos(),
+            again: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serve_core::{Class, Request, RequestId, TokenId};
+
+    use super::*;
+
+    fn place(order: &mut AgingTiers, class: u8, now_ms: u64) -> Place {
+        let arrival = Time::from_millis(100);
+        let request = Request::new(RequestId::new(1), arrival, [TokenId::new(1)], 1).unwrap();
+        let request = request.with_class(Class::new(class));
+        let waiting = Waiting {
+            request: &request,
+            sequence: 0,
+            since: Time::from_millis(now_ms),
+            preemptions: 0,
+        };
+        order.place(&waiting, Time::from_millis(now_ms))
+    }
+
+    #[test]
+    fn a_request_moves_ahead_at_its_time_and_not_before() {
+        let mut order = AgingTiers::new(Span::from_millis(50));
+        let tier = Place::in_lane(3).until(Time::from_millis(150));
+        assert_eq!(place(&mut order, 2, 100), tier);
+        assert_eq!(place(&mut order, 2, 149), tier);
+        let starving = Place {
+            lane: STARVING,
+            key: 100_000_000,
+            again: None,
+        };
+        assert_eq!(place(&mut order, 2, 150), starving);
+        assert_eq!(place(&mut order, 0, 150), starving);
+    }
+
+    #[test]
+    fn no_aging_is_no_timer() {
+        let mut order = AgingTiers::new(Span::ZERO);
+        assert_eq!(place(&mut order, 2, 1_000_000), Place::in_lane(3));
+    }
+}

@@ -1,0 +1,31 @@
+//! Whoever has to be answered soonest goes first (Liu and Layland, *Scheduling Algorithms for
+//! Multiprogramming in a Hard-Real-Time Environment*, JACM 1973).
+//!
+//! Rule: key = deadline; requests without one come last, in the order of arrival. A request whose
+//! deadline passes while it waits leaves the queue and is answered; that is the mechanism's doing,
+//! whatever the order.
+//!
+//! Optimal on one server when all deadlines can be met: if any order meets them, this one does (for
+//! requests that are all there, and with interruption for those still to come). Overloaded, it is
+//! among the worst: it spends its time on whoever is about to be late anyway. Put
+//! [`DeadlinePrediction`](crate::admit::DeadlinePrediction) in front of it. There is no wait bound
+//! for requests without a deadline.
+
+use serve_core::Time;
+
+use super::{Order, Place, Waiting};
+
+/// The earliest deadline first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EarliestDeadline;
+
+impl Order for EarliestDeadline {
+    fn name(&self) -> &'static str {
+        "earliest-deadline"
+    }
+
+    fn place(&mut self, waiting: &Waiting<'_>, _now: Time) -> Place {
+        let deadline = waiting.request.deadline().unwrap_or(Time::MAX);
+        Place::by_key(deadline.as_nanos())
+    }
+}

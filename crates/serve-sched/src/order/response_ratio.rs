@@ -1,0 +1,197 @@
+//! Short requests go first, and waiting makes up for being long (Brinch Hansen, *Short-term
+//! scheduling in multiprogramming systems*, SOSP 1971: highest response ratio next).
+//!
+//! Rule: the highest `(wait + work) / work` goes first, where work = prompt tokens + output limit.
+//! How long a token takes does not matter, as it is the same for everybody, so `wait / work` in
+//! nanoseconds for each token is what is compared.
+//!
+//! Ratios change with time, each at its own rate, so a sorted queue cannot hold them. Requests of
+//! similar work share a lane, in the order of arrival: four lanes for each doubling, the widest
+//! spanning a factor of 5/4. A choice compares the heads of the lanes, at most 123 of them however
+//! many requests wait.
+//!
+//! *Error of the lanes:* the head of a lane has waited longest, and nobody in it has less than 4/5 of
+//! its work, so the ratio of the request chosen is at least 4/5 of the highest.
+//!
+//! Bound: a request of `n` tokens is chosen before any newcomer that has waited less than
+//! `wait x work / n x 4/5`. Where the queue is stable, that ends every wait. Overloaded without end,
+//! the short ones' own waits grow too and can keep a long one out, so after `wait_max` a request goes
+//! before everybody, in the order of arrival: as in
+//! [`AgingTiers`](super::AgingTiers), `wait <= wait_max + in service + older ones`.
+
+use serve_core::{Span, Time};
+
+use super::{Lanes, Order, Place, Waiting};
+
+/// The highest response ratio first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResponseRatio {
+    wait_max: Span,
+}
+
+const STARVING: u32 = 0;
+
+impl ResponseRatio {
+    /// Whoever has waited for `wait_max` goes before everybody; zero is never, and leaves the ratio
+    /// alone to decide.
+    pub const fn new(wait_max: Span) -> Self {
+        Self { wait_max }
+    }
+}
+
+impl Default for ResponseRatio {
+    /// Nobody is passed any more after a minute.
+    fn default() -> Self {
+        Self::new(Span::from_secs(60))
+    }
+}
+
+impl Order for ResponseRatio {
+    fn name(&self) -> &'static str {
+        "response-ratio"
+    }
+
+    fn place(&mut self, waiting: &Waiting<'_>, now: Time) -> Place {
+        let arrival = waiting.request.arrival();
+        let place = Place {
+            lane: 1 + lane_of(work(waiting)),
+            key: arrival.as_nanos(),
+            again: None,
+        };
+        if self.wait_max.is_zero() {
+            return place;
+        }
+        let starves_at = arrival + self.wait_max;
+        if now < starves_at {
+            place.until(starves_at)
+        } else {
+            Place {
+                lane: STARVING,
+                ..place
+            }
+        }
+    }
+
+    fn lanes(&self) -> Lanes {
+        Lanes::Scanned
+    }
+
+    fn lane_key(&self, lane: u32, head: &Waiting<'_>, now: Time) -> u64 {
+        if lane == STARVING {
+            return 0;
+        }
+        let waited = now.since(head.request.arrival()).as_nanos();
+        // 2^20 keeps the fraction of a nanosecond for each token; the highest ratio is the lowest key.
+        let ratio = (u128::from(waited) << 20) / u128::from(work(head));
+        u64::MAX - u64::try_from(ratio).unwrap_or(u64::MAX - 1)
+    }
+}
+
+/// Tokens that a request can take, at least 2: one of prompt and one of output.
+fn work(waiting: &Waiting<'_>) -> u32 {
+    waiting.request.positions_max() + 1
+}
+
+/// Four lanes for each power of two: the two bits after the leading one.
+fn lane_of(work: u32) -> u32 {
+    let exponent = work.max(1).ilog2();
+    let fraction = match exponent {
+        0 | 1 => (work << (2 - exponent)) & 3,
+        _ => (work >> (exponent - 2)) & 3,
+    };
+    exponent * 4 + fraction
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serve_core::{Request, RequestId, TokenId};
+
+    use super::*;
+
+    fn request(arrival_ns: u64, prompt: u32, output: u32) -> Request {
+        let prompt = vec![TokenId::new(1); prompt as usize];
+        Request::new(
+            RequestId::new(1),
+            Time::from_nanos(arrival_ns),
+            prompt,
+            output,
+        )
+        .unwrap()
+    }
+
+    fn waiting(request: &Request) -> Waiting<'_> {
+        Waiting {
+            request,
+            sequence: 0,
+            since: request.arrival(),
+            preemptions: 0,
+        }
+    }
+
+    #[test]
+    fn a_lane_spans_a_factor_of_five_quarters_at_most() {
+        for lane in 0..64 {
+            let members: Vec<u32> = (1..20_000).filter(|&work| lane_of(work) == lane).collect();
+            if let (Some(&low), Some(&high)) = (members.first(), members.last()) {
+                assert!(f64::from(high) / f64::from(low) < 1.25, "{low} to {high}");
+            }
+        }
+        assert!(lane_of(u32::MAX) <= 127);
+    }
+
+    proptest! {
+        /// The bucketing costs at most a fifth of the best ratio.
+        #[test]
+        fn the_chosen_ratio_is_at_least_four_fifths_of_the_highest(
+            queue in prop::collection::vec((0_u64..1_000_000, 1_u32..600, 1_u32..4_000), 1..60),
+        ) {
+            let mut order = ResponseRatio::new(Span::ZERO);
+            let now = Time::from_nanos(1_000_001);
+            let requests: Vec<Request> =
+                queue.iter().map(|&(at, prompt, output)| request(at, prompt, output)).collect();
+            let ratio = |request: &Request| {
+                now.since(request.arrival()).as_nanos() as f64 / f64::from(work(&waiting(request)))
+            };
+            let chosen = requests.iter().map(|request| {
+                let place = order.place(&waiting(request), now);
+                ((place.lane, place.key), request)
+            });
+            // The head of each lane, and of those the lowest lane key, as the gate chooses.
+            let mut heads = std::collections::BTreeMap::new();
+            for ((lane, key), request) in chosen {
+                let head = heads.entry(lane).or_insert((key, request));
+                if key < head.0 {
+                    *head = (key, request);
+                }
+            }
+            let chosen = heads
+                .iter()
+                .min_by_key(|(lane, (_, head))| order.lane_key(**lane, &waiting(head), now))
+                .map(|(_, (_, head))| ratio(head))
+                .unwrap();
+            let highest = requests.iter().map(ratio).fold(0.0, f64::max);
+            prop_assert!(chosen >= highest * 0.8 - 1e-9, "{chosen} of {highest}");
+        }
+    }
+
+    #[test]
+    fn a_long_wait_beats_a_short_request_and_the_longest_beats_all() {
+        let mut order = ResponseRatio::new(Span::from_millis(10));
+        let (long, short) = (request(0, 500, 500), request(900_000, 5, 5));
+        let at = |now| {
+            let now = Time::from_nanos(now);
+            let key = |order: &mut ResponseRatio, request: &Request| {
+                let place = order.place(&waiting(request), now);
+                order.lane_key(place.lane, &waiting(request), now)
+            };
+            let mut order = order;
+            (key(&mut order, &long), key(&mut order, &short))
+        };
+        let (long_key, short_key) = at(905_000);
+        assert!(long_key < short_key, "5 us for 10 tokens, 905 us for 1,000");
+        let (long_key, short_key) = at(1_000_000);
+        assert!(short_key < long_key, "100 us for 10 tokens, 1 ms for 1,000");
+        assert_eq!(order.place(&waiting(&long), Time::from_millis(10)).lane, 0);
+    }
+}

@@ -1,0 +1,24 @@
+//! A higher class always goes first; within a class, first come, first served.
+//!
+//! Rule: lane = class. Optimises the wait of the highest class, which sees the lower ones only as
+//! the request in service when it arrives. There is no wait bound for the others: while the classes
+//! above use the whole engine, a lower class waits for ever. Use
+//! [`AgingTiers`](super::AgingTiers) unless that is what you want.
+
+use serve_core::Time;
+
+use super::{Order, Place, Waiting};
+
+/// A higher class always goes first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StrictTiers;
+
+impl Order for StrictTiers {
+    fn name(&self) -> &'static str {
+        "strict-tiers"
+    }
+
+    fn place(&mut self, waiting: &Waiting<'_>, _now: Time) -> Place {
+        Place::in_lane(u32::from(waiting.request.class().rank()))
+    }
+}

@@ -1,0 +1,166 @@
+//! Booking what came of a step: positions run, tokens sampled, requests ended or failed.
+
+use std::sync::Arc;
+
+use serve_core::{EventKind, FinishReason, StepId, StepOutcome, Time, TokenId};
+
+use super::live::Stage;
+use super::{End, FlightSegment, Scheduler};
+use crate::journal::Decision;
+use crate::order::Served;
+
+impl Scheduler {
+    /// Books the outcome of the step in flight. The outcome of any other step is ignored.
+    ///
+    /// A request for which the backend did not sample the token that it was asked for fails.
+    pub fn complete(&mut self, now: Time, outcome: &StepOutcome) {
+        let now = self.advance(now);
+        if self.flight.step != Some(outcome.step) {
+            return;
+        }
+        self.flight.step = None;
+        self.flight.releases.clear();
+        let segments = std::mem::take(&mut self.flight.segments);
+        let finished_before = self.counters.finished;
+        let (mut prefill_tokens, mut output_tokens) = (0, 0);
+        let mut sampled = outcome.sampled.iter().peekable();
+        for segment in &segments {
+            let tokens = segment.end - segment.start;
+            prefill_tokens += if tokens > 1 { tokens } else { 0 };
+            let id = self.live[segment.slot].id;
+            let token = match segment.sample {
+                true => sampled.next_if(|sampled| sampled.request == id),
+                false => None,
+            };
+            output_tokens += u32::from(token.is_some());
+            let token = token.map(|sampled| sampled.token);
+            self.complete_segment(now, *segment, token);
+        }
+        self.counters.prefill_tokens += u64::from(prefill_tokens);
+        self.counters.output_tokens += u64::from(output_tokens);
+        if !segments.is_empty() {
+            let finished = (self.counters.finished - finished_before) as u32;
+            let pace = self.gate.pace_mut();
+            pace.stepped(prefill_tokens, output_tokens, outcome.elapsed);
+            pace.finished(finished, outcome.elapsed);
+        }
+        self.keep_flight_buffer(segments);
+        self.sweep();
+    }
+
+    /// The step in flight failed: its requests fail with `cause`, all others go on. Any other step
+    /// is ignored.
+    pub fn fail(&mut self, now: Time, step: StepId, cause: &str) {
+        let now = self.advance(now);
+        if self.flight.step != Some(step) {
+            return;
+        }
+        self.fail_flight(now, &Arc::from(cause));
+        self.sweep();
+    }
+
+    /// The device is gone and with it everything that it held: whoever has started fails with
+    /// `cause`, and no prefix can be reused. Requests that never started go on waiting.
+    pub fn fail_all(&mut self, now: Time, cause: &str) {
+        let now = self.advance(now);
+        let cause: Arc<str> = Arc::from(cause);
+        let lost = Arc::clone(&cause);
+        self.gate
+            .journal()
+            .write(now, None, || Decision::DeviceLost { cause: lost });
+        self.fail_flight(now, &cause);
+        let mut slots: Vec<usize> = self.live.iter().map(|(slot, _)| slot).collect();
+        slots.sort_by_key(|&slot| self.live[slot].sequence);
+        for slot in slots {
+            match self.live[slot].stage {
+                Stage::Running => self.end(now, slot, End::Failed(Arc::clone(&cause))),
+                Stage::Waiting => {
+                    let id = self.live[slot].id;
+                    if let Some(request) = self.gate.cancel(now, id) {
+                        self.end_waiting(now, &request, End::Failed(Arc::clone(&cause)));
+                    }
+                }
+                Stage::Ended => {}
+            }
+        }
+        self.sweep();
+        self.pool.forget_contents();
+    }
+
+    fn fail_flight(&mut self, now: Time, cause: &Arc<str>) {
+        let Some(_) = self.flight.step.take() else {
+            return;
+        };
+        let segments = std::mem::take(&mut self.flight.segments);
+        self.counters.steps_failed += u64::from(!segments.is_empty());
+        for segment in &segments {
+            self.live[segment.slot].in_flight = false;
+            match self.live[segment.slot].stage {
+                Stage::Ended => self.release_blocks(segment.slot),
+                _ => self.end(now, segment.slot, End::Failed(Arc::clone(cause))),
+            }
+        }
+        self.keep_flight_buffer(segments);
+        // The backend acts as if it had not been asked to forget anybody; it is asked again.
+        self.releases.append(&mut self.flight.releases);
+    }
+
+    fn complete_segment(&mut self, now: Time, segment: FlightSegment, token: Option<TokenId>) {
+        let slot = segment.slot;
+        let live = &mut self.live[slot];
+        live.in_flight = false;
+        if live.stage == Stage::Ended {
+            self.release_blocks(slot);
+            return;
+        }
+        let served = Served {
+            prompt_tokens: live.advance(segment.end),
+            output_tokens: u32::from(segment.sample),
+        };
+        self.gate.served(&live.request, served);
+        self.publish_blocks(slot);
+        match token {
+            Some(token) => self.take_token(now, slot, token),
+            None if segment.sample => {
+                let cause = Arc::from("the backend sampled no token for this request");
+                self.end(now, slot, End::Failed(cause));
+            }
+            None => {}
+        }
+    }
+
+    fn take_token(&mut self, now: Time, slot: usize, token: TokenId) {
+        let live = &mut self.live[slot];
+        if live.stops && live.request.stop_tokens().contains(&token) {
+            return self.end(now, slot, End::Finished(FinishReason::Stop));
+        }
+        let (id, index) = (live.id, live.output_tokens());
+        live.known += 1;
+        live.prefixes.push(token, self.limits.block_size);
+        let is_last = live.output_left() == 0;
+        if self.token_events {
+            self.emit(now, id, EventKind::Token { token, index });
+        }
+        if is_last {
+            self.end(now, slot, End::Finished(FinishReason::Length));
+        }
+    }
+
+    /// Gives names to the blocks that have become full.
+    fn publish_blocks(&mut self, slot: usize) {
+        let live = &mut self.live[slot];
+        let hashes = live.prefixes.hashes();
+        let full = ((live.computed / self.limits.block_size) as usize).min(hashes.len());
+        let published = (live.prefixes.published as usize).min(full);
+        let fresh = live.table.iter().zip(hashes).take(full).skip(published);
+        for (&block, &prefix) in fresh {
+            self.pool.publish(block, prefix);
+        }
+        live.prefixes.published = full as u32;
+    }
+
+    fn keep_flight_buffer(&mut self, mut segments: Vec<FlightSegment>) {
+        segments.clear();
+        self.flight.segments = segments;
+    }
+}

@@ -1,0 +1,473 @@
+//! The scheduler: gate + batcher + KV block pool + preemption, for engines driven one step at a
+//! time.
+//!
+//! `plan.rs` decides what the next step runs, `complete.rs` books what came of it, `preempt.rs`
+//! makes room, `steady.rs` looks ahead over steps whose batch does not change.
+
+mod complete;
+mod live;
+mod plan;
+mod preempt;
+mod stats;
+
+pub use stats::{ClassStats, Counters, Stats};
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use serve_core::{
+    BlockId, CancelReason, Event, EventKind, Limit, Limits, Refusal, Request, RequestId, StepId,
+    Time, Usage,
+};
+use slab::Slab;
+
+use crate::batch::Batch;
+use crate::config::{ConfigError, Policies};
+use crate::gate::Gate;
+use crate::ids::IdTable;
+use crate::journal::{Decision, Deferral, Sink};
+use crate::kv::{BlockPool, KvSettings};
+use crate::pace::Pace;
+use crate::victim::{Preemption, Victim};
+use live::{Live, Prefixes, Stage};
+
+/// Decides, step by step, what a device runs. Does no I/O, reads no clock: every input carries
+/// `now`, which never goes back (an earlier `now` counts as the latest one).
+///
+/// - **Inputs**: [`submit`](Self::submit), [`cancel`](Self::cancel), [`complete`](Self::complete),
+///   [`fail`](Self::fail), [`fail_all`](Self::fail_all), [`handle_timeout`](Self::handle_timeout),
+///   [`drain`](Self::drain).
+/// - **Outputs**: [`plan_into`](Self::plan_into), [`poll_event`](Self::poll_event),
+///   [`next_timeout`](Self::next_timeout).
+/// - **Readings**: [`stats`](Self::stats), [`pace`](Self::pace), the journal.
+///
+/// A driver repeats: give the inputs that have come, ask for a plan, have the backend execute it,
+/// tell what came of it, and hand out events. One step is in flight at most; every other input may
+/// come while it is. With no plan to be had it waits for an input or for the next timeout.
+///
+/// ```
+/// use serve_core::{Backend, Request, RequestId, StepOutcome, Time, TokenId, mock::Mock};
+/// use serve_sched::{Policies, Scheduler};
+///
+/// let mut device = Mock::default();
+/// let mut scheduler = Scheduler::new(device.limits(), Policies::default())?;
+/// let mut now = Time::ZERO;
+/// let prompt = vec![TokenId::new(7); 40];
+/// scheduler.submit(now, Request::new(RequestId::new(1), now, prompt, 3)?)?;
+/// let mut outcome = StepOutcome::new();
+/// while let Some(plan) = scheduler.plan(now) {
+///     device.execute(&plan, &mut outcome)?;
+///     now += outcome.elapsed;
+///     scheduler.complete(now, &outcome);
+/// }
+/// let events: Vec<_> = std::iter::from_fn(|| scheduler.poll_event()).collect();
+/// assert_eq!(events.len(), 5, "started, three tokens, finished");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Scheduler {
+    limits: Limits,
+    gate: Gate,
+    batch: Box<dyn Batch>,
+    victim: Box<dyn Victim>,
+    preemption: Preemption,
+    kv: KvSettings,
+    pool: BlockPool,
+    watermark: u32,
+    step_tokens_max: u32,
+    sequences_max: u32,
+    now: Time,
+    next_step: StepId,
+    live: Slab<Live>,
+    ids: IdTable,
+    /// Slots in the order of joining. Those no longer running are swept out lazily.
+    running: Vec<usize>,
+    unswept: bool,
+    deadlines: BTreeSet<(Time, usize)>,
+    flight: Flight,
+    /// Ids for the backend to forget, to go with the next plan.
+    releases: Vec<RequestId>,
+    /// The head of the queue, hashed once however often it is looked at.
+    probe: Probe,
+    deferred: Option<(RequestId, Deferral)>,
+    hold_until: Option<Time>,
+    spare: Vec<(Vec<BlockId>, Prefixes)>,
+    events: VecDeque<Event>,
+    token_events: bool,
+    counters: Counters,
+    by_class: Vec<ClassCounts>,
+}
+
+/// The step that the device is running.
+#[derive(Debug, Default)]
+struct Flight {
+    step: Option<StepId>,
+    segments: Vec<FlightSegment>,
+    releases: Vec<RequestId>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct FlightSegment {
+    slot: usize,
+    start: u32,
+    end: u32,
+    sample: bool,
+}
+
+#[derive(Debug, Default)]
+struct Probe {
+    request: Option<RequestId>,
+    prefixes: Prefixes,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct ClassCounts {
+    running: u32,
+    counters: Counters,
+}
+
+/// How a request ends.
+enum End {
+    Finished(serve_core::FinishReason),
+    Cancelled(CancelReason),
+    Failed(Arc<str>),
+}
+
+impl Scheduler {
+    /// A scheduler for a device with these limits.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] when nothing could run under the limits or the policies.
+    pub fn new(limits: Limits, policies: Policies) -> Result<Self, ConfigError> {
+        limits.validate()?;
+        policies.batch.validate()?;
+        let most = |limit: u32, policy: Option<u32>| policy.unwrap_or(limit).min(limit);
+        let step_tokens_max = most(limits.step_tokens_max, policies.batch.step_tokens_max());
+        // Every running sequence gets at least one token in every step.
+        let sequences_max =
+            most(limits.sequences_max, policies.batch.sequences_max()).min(step_tokens_max);
+        let watermark = policies.kv.watermark_blocks;
+        let mut gate = Gate::new(policies.admit, policies.order, sequences_max);
+        gate.set_joinable(policies.batch.joins_running());
+        Ok(Self {
+            limits,
+            gate,
+            batch: policies.batch,
+            victim: policies.victim,
+            preemption: policies.preemption,
+            kv: policies.kv,
+            pool: BlockPool::new(limits.blocks),
+            watermark: watermark.unwrap_or(limits.usable_blocks() / 100),
+            step_tokens_max,
+            sequences_max,
+            now: Time::ZERO,
+            next_step: StepId::default(),
+            live: Slab::new(),
+            ids: IdTable::default(),
+            running: Vec::new(),
+            unswept: false,
+            deadlines: BTreeSet::new(),
+            flight: Flight::default(),
+            releases: Vec::new(),
+            probe: Probe::default(),
+            deferred: None,
+            hold_until: None,
+            spare: Vec::new(),
+            events: VecDeque::new(),
+            token_events: true,
+            counters: Counters::default(),
+            by_class: Vec::new(),
+        })
+    }
+
+    /// Takes a request into the queue. O(log n) in the requests that wait.
+    ///
+    /// # Errors
+    ///
+    /// A [`Refusal`]: *never* when it cannot fit into the context or the KV pool, when its id is
+    /// live or its deadline has passed; *later* while draining; or what an admission policy says.
+    pub fn submit(&mut self, now: Time, request: impl Into<Arc<Request>>) -> Result<(), Refusal> {
+        let now = self.advance(now);
+        let request = request.into();
+        let class = request.class();
+        self.count(class, |counters| counters.arrived += 1);
+        let taken = self.check_limits(now, &request);
+        let taken = taken.and_then(|()| self.gate.submit(now, request));
+        match taken {
+            Ok(()) => self.batch.arrived(now),
+            Err(_) => self.count(class, |counters| counters.refused += 1),
+        }
+        taken
+    }
+
+    /// Calls a request off, wherever it is, and answers it at once. Its KV blocks are given up at
+    /// the latest when the step in flight is complete. False if no live request has this id.
+    pub fn cancel(&mut self, now: Time, id: RequestId, reason: CancelReason) -> bool {
+        let now = self.advance(now);
+        if let Some(request) = self.gate.cancel(now, id) {
+            self.end_waiting(now, &request, End::Cancelled(reason));
+            return true;
+        }
+        match self.ids.get(id) {
+            Some(slot) if self.live[slot].stage == Stage::Running => {
+                self.end(now, slot, End::Cancelled(reason));
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Calls every request off.
+    pub fn cancel_all(&mut self, now: Time, reason: CancelReason) {
+        let now = self.advance(now);
+        while let Some(id) = self.gate.head(now).map(|head| head.request.id()) {
+            self.cancel(now, id, reason);
+        }
+        for index in 0..self.running.len() {
+            let slot = self.running[index];
+            if self.live[slot].stage == Stage::Running {
+                self.end(now, slot, End::Cancelled(reason));
+            }
+        }
+    }
+
+    /// Answers every request whose deadline has passed and moves those whose place in the queue has
+    /// changed. [`plan_into`](Self::plan_into) does it too.
+    pub fn handle_timeout(&mut self, now: Time) {
+        let now = self.advance(now);
+        while let Some(request) = self.gate.next_due(now) {
+            self.end_waiting(now, &request, End::Cancelled(CancelReason::Deadline));
+        }
+        while let Some(&(deadline, slot)) = self.deadlines.first() {
+            if deadline > now {
+                break;
+            }
+            self.end(now, slot, End::Cancelled(CancelReason::Deadline));
+        }
+    }
+
+    /// Takes nothing in from now on; what was taken in is served to its end.
+    pub fn drain(&mut self, now: Time) {
+        let now = self.advance(now);
+        if self.gate.is_draining() {
+            return;
+        }
+        self.gate.drain();
+        let (waiting, running) = (self.gate.len(), self.gate.running());
+        self.gate
+            .journal()
+            .write(now, None, || Decision::Draining { waiting, running });
+    }
+
+    /// Whether the scheduler drains and nothing is live any more.
+    pub fn is_drained(&self) -> bool {
+        self.gate.is_draining() && self.is_idle()
+    }
+
+    /// Whether nothing waits and nothing runs.
+    pub fn is_idle(&self) -> bool {
+        self.gate.is_empty() && self.gate.running() == 0
+    }
+
+    /// The next event, in the order in which they happened.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// When the scheduler wants [`handle_timeout`](Self::handle_timeout) or a plan without any
+    /// other input: a deadline, a promotion in the queue, the end of a static batch's window.
+    pub fn next_timeout(&self) -> Option<Time> {
+        let deadline = self.deadlines.first().map(|&(deadline, _)| deadline);
+        let timeouts = [self.gate.next_timeout(), deadline, self.hold_until];
+        timeouts.into_iter().flatten().min()
+    }
+
+    /// Sends the journal to `sink`, or nowhere.
+    pub fn set_journal(&mut self, sink: Option<Box<dyn Sink>>) {
+        self.gate.set_journal(sink);
+    }
+
+    /// Whether [`EventKind::Token`] events are sent; they are, unless somebody who counts only
+    /// starts and ends turns them off.
+    pub fn set_token_events(&mut self, on: bool) {
+        self.token_events = on;
+    }
+
+    /// The device's limits.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// How fast the engine has been.
+    pub fn pace(&self) -> &Pace {
+        self.gate.load(self.now).pace
+    }
+
+    /// The gate: what waits, and what admission policies are shown.
+    pub fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
+    fn advance(&mut self, now: Time) -> Time {
+        self.now = self.now.max(now);
+        self.now
+    }
+
+    fn check_limits(&mut self, now: Time, request: &Request) -> Result<(), Refusal> {
+        let positions = request.positions_max();
+        let blocks = self.limits.blocks_for(positions);
+        let limit = if positions > self.limits.context_max {
+            Limit::Context {
+                needed: u64::from(positions),
+                max: u64::from(self.limits.context_max),
+            }
+        } else if blocks > self.limits.usable_blocks() {
+            Limit::KvBlocks {
+                needed: blocks,
+                max: self.limits.usable_blocks(),
+            }
+        } else if self.ids.get(request.id()).is_some() {
+            Limit::DuplicateId
+        } else {
+            return Ok(());
+        };
+        let refusal = Refusal::Never { limit };
+        Err(self.gate.refuse(now, request.id(), "limits", refusal))
+    }
+
+    /// Ends a request that has left the queue without being taken. It may have started before and
+    /// been preempted.
+    fn end_waiting(&mut self, now: Time, request: &Request, end: End) {
+        let slot = self.ids.get(request.id());
+        let usage = slot.map_or(
+            Usage {
+                prompt_tokens: request.prompt_tokens(),
+                ..Usage::default()
+            },
+            |slot| self.live[slot].usage(),
+        );
+        self.answer(now, request, usage, end);
+        if self.probe.request == Some(request.id()) {
+            self.probe.request = None;
+        }
+        if let Some(slot) = slot {
+            self.gate.ended_waiting(request);
+            if self.live[slot].announced {
+                self.releases.push(request.id());
+            }
+            self.forget(slot);
+        }
+    }
+
+    /// Ends a running request. Its blocks are given up now, or when the step in flight, which
+    /// writes to them, is complete.
+    fn end(&mut self, now: Time, slot: usize, end: End) {
+        let live = &mut self.live[slot];
+        debug_assert_eq!(live.stage, Stage::Running, "a request ends once");
+        live.stage = Stage::Ended;
+        self.unswept = true;
+        let (request, usage) = (Arc::clone(&live.request), live.usage());
+        let by_itself = matches!(end, End::Finished(_));
+        let took = by_itself.then(|| now.since(live.started_at));
+        if live.announced {
+            self.releases.push(live.id);
+        }
+        if !live.in_flight {
+            self.release_blocks(slot);
+        }
+        if let Some(deadline) = request.deadline() {
+            self.deadlines.remove(&(deadline, slot));
+        }
+        self.class(request.class()).running -= 1;
+        self.gate.ended(now, &request, took);
+        self.answer(now, &request, usage, end);
+    }
+
+    /// Sends the one terminal event of a request, and counts and records it.
+    fn answer(&mut self, now: Time, request: &Request, usage: Usage, end: End) {
+        let output_tokens = usage.output_tokens;
+        let class = request.class();
+        let (decision, kind) = match end {
+            End::Finished(reason) => {
+                self.count(class, |counters| counters.finished += 1);
+                (
+                    Decision::Finished {
+                        reason,
+                        output_tokens,
+                    },
+                    EventKind::Finished { reason, usage },
+                )
+            }
+            End::Cancelled(reason) => {
+                self.count(class, |counters| counters.cancelled += 1);
+                (
+                    Decision::Cancelled {
+                        reason,
+                        output_tokens,
+                    },
+                    EventKind::Cancelled { reason, usage },
+                )
+            }
+            End::Failed(cause) => {
+                self.count(class, |counters| counters.failed += 1);
+                let decision = Decision::Failed {
+                    cause: Arc::clone(&cause),
+                    output_tokens,
+                };
+                (decision, EventKind::Failed { cause, usage })
+            }
+        };
+        self.gate.journal().write(now, request.id(), || decision);
+        self.emit(now, request.id(), kind);
+    }
+
+    fn emit(&mut self, at: Time, request: RequestId, kind: EventKind) {
+        self.events.push_back(Event { request, at, kind });
+    }
+
+    /// Gives a request's blocks up, from the tail.
+    fn release_blocks(&mut self, slot: usize) {
+        let live = &mut self.live[slot];
+        while let Some(block) = live.table.pop() {
+            self.pool.release(block);
+        }
+        live.prefixes.published = 0;
+    }
+
+    /// Frees the slot of a request that holds nothing any more and keeps its buffers.
+    fn forget(&mut self, slot: usize) {
+        let live = self.live.remove(slot);
+        self.ids.remove(live.id);
+        self.spare.push((live.table, live.prefixes));
+    }
+
+    /// Takes those who no longer run out of the batch.
+    fn sweep(&mut self) {
+        if !std::mem::take(&mut self.unswept) {
+            return;
+        }
+        let mut running = std::mem::take(&mut self.running);
+        running.retain(|&slot| match self.live[slot].stage {
+            Stage::Running => true,
+            Stage::Waiting => false,
+            Stage::Ended => {
+                self.forget(slot);
+                false
+            }
+        });
+        self.running = running;
+    }
+
+    fn class(&mut self, class: serve_core::Class) -> &mut ClassCounts {
+        let rank = usize::from(class.rank());
+        if self.by_class.len() <= rank {
+            self.by_class.resize(rank + 1, ClassCounts::default());
+        }
+        &mut self.by_class[rank]
+    }
+
+    fn count(&mut self, class: serve_core::Class, add: impl Fn(&mut Counters)) {
+        add(&mut self.counters);
+        add(&mut self.class(class).counters);
+    }
+}

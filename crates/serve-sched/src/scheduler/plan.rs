@@ -1,0 +1,376 @@
+//! What the next step runs: those already running first, then whoever may join.
+
+use std::sync::Arc;
+
+use serve_core::{EventKind, StepId, StepPlan, Time};
+
+use super::live::{Live, Stage};
+use super::{FlightSegment, Scheduler};
+use crate::batch::{BatchView, Join};
+use crate::gate::Taken;
+use crate::journal::{Decision, Deferral};
+use crate::kv::PrefixHasher;
+
+/// Blocks for the head of the queue.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fit {
+    /// Blocks found in the prefix cache.
+    pub(super) shared: u32,
+    /// Blocks to allocate beside them.
+    pub(super) needed: u32,
+}
+
+/// What joining is limited to in this step.
+#[derive(Clone, Copy, Debug)]
+struct Room {
+    joins: u32,
+    beyond_budget: bool,
+    prefill_tokens: u32,
+}
+
+impl Scheduler {
+    /// Plans the next step into `plan`, which is overwritten. False when there is nothing to run
+    /// and nothing to forget, or while a step is in flight. Allocates nothing once its buffers have
+    /// grown to size.
+    ///
+    /// A plan without segments has only releases; it is executed and completed like any other.
+    pub fn plan_into(&mut self, now: Time, plan: &mut StepPlan) -> bool {
+        plan.reset(self.next_step);
+        if self.flight.step.is_some() {
+            return false;
+        }
+        self.handle_timeout(now);
+        let now = self.now;
+        self.sweep();
+        let room_for_more = self.grow_running(now);
+        self.hold_until = None;
+        if room_for_more {
+            self.join_waiting(now);
+        }
+        self.sweep();
+        self.push_segments(now, plan);
+        for id in self.releases.drain(..) {
+            plan.push_release(id);
+            self.flight.releases.push(id);
+        }
+        if plan.is_empty() {
+            return false;
+        }
+        self.flight.step = Some(self.next_step);
+        self.next_step = StepId::new(self.next_step.get() + 1);
+        self.counters.steps += u64::from(!plan.segments().is_empty());
+        true
+    }
+
+    /// Like [`plan_into`](Self::plan_into), with a plan of its own.
+    pub fn plan(&mut self, now: Time) -> Option<StepPlan> {
+        let mut plan = StepPlan::new();
+        self.plan_into(now, &mut plan).then_some(plan)
+    }
+
+    /// Makes sure that everyone running has a block for its next position, if need be by
+    /// preempting. False if somebody had to yield: then nobody joins in this step.
+    fn grow_running(&mut self, now: Time) -> bool {
+        let mut pressed = false;
+        for index in 0..self.running.len() {
+            let slot = self.running[index];
+            loop {
+                let live = &self.live[slot];
+                // A prompt was given all its blocks when it joined, so one is always enough.
+                let held = live.table.len() as u64 * u64::from(self.limits.block_size);
+                if live.stage != Stage::Running || u64::from(live.known) <= held {
+                    break;
+                }
+                match self.pool.allocate() {
+                    Some(block) => self.live[slot].table.push(block),
+                    None => {
+                        pressed = true;
+                        self.preempt_for_block(now, slot);
+                    }
+                }
+            }
+        }
+        !pressed
+    }
+
+    /// Lets the head of the queue join for as long as it fits.
+    fn join_waiting(&mut self, now: Time) {
+        if self.gate.is_empty() {
+            return;
+        }
+        let mut room = match self.ask_batch(now) {
+            Ok(room) => room,
+            Err(reason) => return self.defer(now, reason),
+        };
+        while !self.gate.is_empty() {
+            match self.fit_head(now, room) {
+                Ok(fit) => {
+                    let pending = self.join_head(now, fit);
+                    room.joins -= 1;
+                    room.prefill_tokens = room.prefill_tokens.saturating_sub(pending);
+                }
+                Err(reason) => {
+                    if !self.preempt_for_class(now, reason) {
+                        return self.defer(now, reason);
+                    }
+                    room.joins = room.joins.saturating_sub(1);
+                    room.prefill_tokens = self.prefill_tokens_left();
+                }
+            }
+        }
+    }
+
+    fn ask_batch(&mut self, now: Time) -> Result<Room, Deferral> {
+        let running = self.gate.running();
+        let join = self.batch.join(&BatchView {
+            now,
+            running,
+            waiting: self.gate.len(),
+            oldest_since: self.gate.oldest_since().unwrap_or(now),
+            sequences_max: self.sequences_max,
+        });
+        let (joins, beyond_budget) = match join {
+            Join::UpTo(joins) => (joins, false),
+            Join::Batch(joins) => (joins, true),
+            Join::Hold { until } => {
+                self.hold_until = Some(until).filter(|&until| until > now);
+                return Err(Deferral::Window { until });
+            }
+        };
+        Ok(Room {
+            joins: joins.min(self.sequences_max.saturating_sub(running)),
+            beyond_budget,
+            prefill_tokens: self.prefill_tokens_left(),
+        })
+    }
+
+    /// Tokens of the step that are left when everyone running has been served.
+    fn prefill_tokens_left(&self) -> u32 {
+        let pending = self.running.iter().map(|&slot| match &self.live[slot] {
+            live if live.stage == Stage::Running => u64::from(live.pending()),
+            _ => 0,
+        });
+        let left = u64::from(self.step_tokens_max).saturating_sub(pending.sum());
+        left as u32 // at most step_tokens_max
+    }
+
+    /// Whether the head of the queue can join now.
+    fn fit_head(&mut self, now: Time, room: Room) -> Result<Fit, Deferral> {
+        let running = self.gate.running();
+        if running >= self.sequences_max {
+            let max = self.sequences_max;
+            return Err(Deferral::Slots { running, max });
+        }
+        if room.joins == 0 {
+            return Err(Deferral::Batch { running });
+        }
+        if room.prefill_tokens == 0 && !room.beyond_budget {
+            return Err(Deferral::StepTokens);
+        }
+        let (fit, available) = self.blocks_for_head(now);
+        if fit.needed <= available {
+            Ok(fit)
+        } else {
+            Err(Deferral::Blocks {
+                needed: fit.needed,
+                available,
+            })
+        }
+    }
+
+    /// What the head of the queue needs, and how many blocks it may be given.
+    pub(super) fn blocks_for_head(&mut self, now: Time) -> (Fit, u32) {
+        self.probe_head(now);
+        let Some(head) = self.gate.head(now) else {
+            let nothing = Fit {
+                shared: 0,
+                needed: 0,
+            };
+            return (nothing, 0);
+        };
+        let started = self.ids.get(head.request.id()).map(|slot| &self.live[slot]);
+        let (known, prefixes) = match started {
+            Some(live) => (live.known, &live.prefixes),
+            None => (head.request.prompt_tokens(), &self.probe.prefixes),
+        };
+        // Whoever cannot be made to yield again holds from the start all that it can come to need.
+        let positions = match head.preemptions >= self.preemption.times_max {
+            true => head.request.positions_max(),
+            false => known,
+        };
+        // The last token is run in any case: its logits are wanted.
+        let reusable = ((known - 1) / self.limits.block_size) as usize;
+        let hashes = prefixes.hashes();
+        let found = hashes[..reusable.min(hashes.len())]
+            .iter()
+            .map_while(|&prefix| self.pool.find(prefix));
+        let (mut shared, mut cached) = (0, 0);
+        for block in found {
+            shared += 1;
+            cached += u32::from(self.pool.is_cached(block));
+        }
+        let fit = Fit {
+            shared,
+            needed: self.limits.blocks_for(positions) - shared,
+        };
+        // Taking a cached block makes one block fewer available.
+        let spared = match self.gate.running() {
+            0 => 0,
+            _ => self.watermark,
+        };
+        let available = self.pool.available().saturating_sub(cached + spared);
+        (fit, available)
+    }
+
+    /// Hashes the prompt of the head of the queue, unless that has been done.
+    fn probe_head(&mut self, now: Time) {
+        if !self.kv.reuse_prefixes {
+            return;
+        }
+        let Some(head) = self.gate.head(now) else {
+            return;
+        };
+        let (id, tenant) = (head.request.id(), head.request.tenant());
+        if self.probe.request == Some(id) || self.ids.get(id).is_some() {
+            return;
+        }
+        let tenant = self.kv.isolate_tenants.then_some(tenant);
+        let hasher = PrefixHasher::new(self.kv.hash_key, tenant);
+        let prefixes = &mut self.probe.prefixes;
+        prefixes.restart(Some(hasher));
+        for &token in head.request.prompt().iter() {
+            prefixes.push(token, self.limits.block_size);
+        }
+        self.probe.request = Some(id);
+    }
+
+    /// Moves the head of the queue into the batch and returns how many positions it has to run.
+    pub(super) fn join_head(&mut self, now: Time, fit: Fit) -> u32 {
+        let Some(taken) = self.gate.take(now) else {
+            return 0;
+        };
+        let slot = self.slot_for(now, &taken);
+        let class = taken.request.class();
+        self.class(class).running += 1;
+        if let Some(deadline) = taken.request.deadline() {
+            self.deadlines.insert((deadline, slot));
+        }
+        self.take_blocks(slot, fit);
+        self.running.push(slot);
+        let live = &mut self.live[slot];
+        live.stage = Stage::Running;
+        live.preemptions = taken.preemptions;
+        live.computed = fit.shared * self.limits.block_size;
+        let first = live.preemptions == 0;
+        if first {
+            live.cached = live.computed;
+        }
+        live.prompt_served = live
+            .prompt_served
+            .max(live.computed.min(live.prompt_tokens));
+        self.counters.cached_tokens += u64::from(live.computed);
+        let (pending, running) = (live.pending(), self.gate.running());
+        let (positions, cached) = (live.known, live.computed);
+        self.gate
+            .journal()
+            .write(now, taken.request.id(), || Decision::Joined {
+                waited: now.since(taken.since),
+                positions,
+                cached,
+                blocks: fit.shared + fit.needed,
+                running,
+                preemptions: taken.preemptions,
+            });
+        pending
+    }
+
+    /// The slot of a request that has started before, or a new one.
+    fn slot_for(&mut self, now: Time, taken: &Taken) -> usize {
+        let id = taken.request.id();
+        if let Some(slot) = self.ids.get(id) {
+            return slot;
+        }
+        let (table, mut prefixes) = self.spare.pop().unwrap_or_default();
+        if self.probe.request == Some(id) {
+            std::mem::swap(&mut prefixes, &mut self.probe.prefixes);
+            self.probe.request = None;
+        } else {
+            prefixes.restart(None);
+        }
+        let slot = self.live.insert(Live::new(taken, prefixes, table, now));
+        self.ids.insert(id, slot);
+        slot
+    }
+
+    fn take_blocks(&mut self, slot: usize, fit: Fit) {
+        let live = &mut self.live[slot];
+        for &prefix in &live.prefixes.hashes()[..fit.shared as usize] {
+            if let Some(block) = self.pool.find(prefix) {
+                self.pool.share(block);
+                live.table.push(block);
+            }
+        }
+        live.prefixes.published = fit.shared;
+        // The caller has seen that so many are available.
+        let fresh = std::iter::from_fn(|| self.pool.allocate());
+        live.table.extend(fresh.take(fit.needed as usize));
+    }
+
+    /// Gives every running request its part of the step: one token to whoever samples next, the
+    /// rest of the budget to prompts in the order of joining.
+    fn push_segments(&mut self, now: Time, plan: &mut StepPlan) {
+        let decodes = self
+            .running
+            .iter()
+            .filter(|&&slot| self.live[slot].pending() == 1);
+        let mut prefill_tokens = self.step_tokens_max - decodes.count() as u32;
+        for index in 0..self.running.len() {
+            let slot = self.running[index];
+            let live = &mut self.live[slot];
+            let pending = live.pending();
+            let tokens = match pending {
+                1 => 1,
+                _ => pending.min(prefill_tokens),
+            };
+            if tokens == 0 {
+                continue;
+            }
+            if pending > 1 {
+                prefill_tokens -= tokens;
+            }
+            live.in_flight = true;
+            let (start, end) = (live.computed, live.computed + tokens);
+            let sample = end == live.known;
+            plan.push_segment(live.id, start..end, sample, &live.table);
+            self.flight.segments.push(FlightSegment {
+                slot,
+                start,
+                end,
+                sample,
+            });
+            if !live.announced {
+                live.announced = true;
+                live.started_at = now;
+                let (id, request) = (live.id, Arc::clone(&live.request));
+                plan.push_start(request);
+                self.emit(now, id, EventKind::Started);
+            }
+        }
+    }
+
+    /// Records why the head of the queue waits, when the reason changes.
+    fn defer(&mut self, now: Time, reason: Deferral) {
+        let Some(id) = self.gate.head(now).map(|head| head.request.id()) else {
+            return;
+        };
+        let known = self.deferred.is_some_and(|(before, because)| {
+            before == id && std::mem::discriminant(&because) == std::mem::discriminant(&reason)
+        });
+        if !known {
+            self.deferred = Some((id, reason));
+            self.gate
+                .journal()
+                .write(now, id, || Decision::Deferred { reason });
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! Of the lowest class, the request that has least to compute again yields.
+//!
+//! Rule: greatest `(class, -computed positions)`. Wastes the least work for each preemption, at a
+//! price: a request that has just come back is the first to go again, so it may use up all of its
+//! preemptions before it is left in peace.
+
+use super::{Candidate, Victim};
+
+/// Of the lowest class, the request with the fewest computed positions yields.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeastProgressLost;
+
+impl Victim for LeastProgressLost {
+    fn name(&self) -> &'static str {
+        "least-progress-lost"
+    }
+
+    fn yields(&self, candidate: &Candidate<'_>) -> [u64; 2] {
+        let class = u64::from(candidate.request.class().rank());
+        [class, u64::MAX - u64::from(candidate.computed)]
+    }
+}

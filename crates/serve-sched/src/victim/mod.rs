@@ -1,0 +1,70 @@
+//! Who yields when KV runs out, or when a higher class waits?
+
+mod least_progress_lost;
+mod newest_of_lowest_class;
+
+pub use least_progress_lost::LeastProgressLost;
+pub use newest_of_lowest_class::NewestOfLowestClass;
+
+use serve_core::Request;
+
+use crate::named::Named;
+
+/// Every victim policy, by the name that a binary's settings use.
+pub const VICTIMS: &[Named<dyn Victim>] = &[
+    Named {
+        name: "newest-of-lowest-class",
+        build: || Box::new(NewestOfLowestClass),
+    },
+    Named {
+        name: "least-progress-lost",
+        build: || Box::new(LeastProgressLost),
+    },
+];
+
+/// A choice among running requests of the one to preempt.
+///
+/// The mechanism sees to what must hold whatever the choice is: that a request is preempted a
+/// bounded number of times, and that a request which yields to a class is of a lower one.
+pub trait Victim: Send {
+    /// The name in the journal.
+    fn name(&self) -> &'static str;
+
+    /// How readily a running request yields: the greatest goes, compared field by field; of equals,
+    /// the one that arrived last.
+    fn yields(&self, candidate: &Candidate<'_>) -> [u64; 2];
+}
+
+/// A running request as a policy sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidate<'a> {
+    /// The request.
+    pub request: &'a Request,
+    /// Its place in the order of arrival at the gate.
+    pub sequence: u64,
+    /// Positions that have been run and would have to be run again.
+    pub computed: u32,
+    /// Blocks that would become available.
+    pub blocks: u32,
+}
+
+/// When and how often requests are preempted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Preemption {
+    /// How often one request is preempted at most. When it starts again after the last time it is
+    /// given the blocks for its whole life, so that nothing can make it yield.
+    pub times_max: u32,
+    /// Whether a waiting request that finds no room makes running ones of a strictly lower class
+    /// yield.
+    pub by_class: bool,
+}
+
+impl Default for Preemption {
+    /// Three times at most, on KV pressure only.
+    fn default() -> Self {
+        Self {
+            times_max: 3,
+            by_class: false,
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! The crate's integration tests, in one binary.
+
+mod support;
+mod trace;
