@@ -2,7 +2,8 @@
 
 use thiserror::Error;
 
-use crate::{StepOutcome, StepPlan};
+use crate::mock::StepLoad;
+use crate::{Span, StepId, StepOutcome, StepPlan};
 
 /// Something that runs steps: a GPU, a CPU, a mock.
 ///
@@ -26,6 +27,14 @@ pub trait Backend {
     /// [`BackendError::Step`] fails the plan's requests and no others; after
     /// [`BackendError::Lost`] every live request has lost its state.
     fn execute(&mut self, plan: &StepPlan, outcome: &mut StepOutcome) -> Result<(), BackendError>;
+
+    /// How long `step` would take with this load, if that is known without running it and the step
+    /// would not fail. A device does not know; a model of one does, which lets a simulation jump
+    /// over steps that decide nothing.
+    fn price(&self, step: StepId, load: &StepLoad) -> Option<Span> {
+        let _ = (step, load);
+        None
+    }
 }
 
 impl<B: Backend + ?Sized> Backend for Box<B> {
@@ -35,6 +44,10 @@ impl<B: Backend + ?Sized> Backend for Box<B> {
 
     fn execute(&mut self, plan: &StepPlan, outcome: &mut StepOutcome) -> Result<(), BackendError> {
         (**self).execute(plan, outcome)
+    }
+
+    fn price(&self, step: StepId, load: &StepLoad) -> Option<Span> {
+        (**self).price(step, load)
     }
 }
 

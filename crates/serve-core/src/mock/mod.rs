@@ -11,7 +11,9 @@ pub use cost::{CostModel, InvalidCostModel, StepLoad};
 pub use faults::{Fault, Faults};
 
 use crate::rng::mix2;
-use crate::{Backend, BackendError, Limits, RequestId, Sampled, StepOutcome, StepPlan, TokenId};
+use crate::{
+    Backend, BackendError, Limits, RequestId, Sampled, Span, StepId, StepOutcome, StepPlan, TokenId,
+};
 
 /// Settings of a [`Mock`].
 #[derive(Clone, Debug, PartialEq)]
@@ -102,6 +104,15 @@ impl Backend for Mock {
             token: self.token(segment.request, segment.positions.end),
         }));
         Ok(())
+    }
+
+    fn price(&self, step: StepId, load: &StepLoad) -> Option<Span> {
+        let cost = self.config.cost.step(load);
+        match self.config.faults.at(self.config.seed, step) {
+            Some(Fault::Error) => None,
+            Some(Fault::Stall(extra)) => Some(cost + extra),
+            None => Some(cost),
+        }
     }
 }
 

@@ -1,8 +1,12 @@
 //! At most so many requests wait.
 //!
-//! Rule: refuse when `waiting >= max`, or when `waiting >= max_of(class)`; a lower class is given a
+//! Rule: refuse when `queued >= max`, or when `queued >= max of the class`; a lower class is given a
 //! smaller depth, so that it is refused while there is still room for a higher one. Depth is the
-//! whole queue's: what a newcomer waits for is everything ahead of it.
+//! whole queue's, as what a newcomer waits for is everything ahead of it, and counts those beyond
+//! the free slots: a burst that comes to an idle engine all at once fills the slots first.
+//!
+//! A total of 0 turns the policy off for every class, also for one with a depth of its own, so that
+//! the control condition of an experiment is one setting.
 
 use serve_core::{Class, Limit, Refusal, Request};
 
@@ -16,7 +20,7 @@ pub struct QueueCap {
 }
 
 impl QueueCap {
-    /// At most `waiting_max` requests wait; 0 lets nobody wait, and so refuses everybody.
+    /// At most `waiting_max` requests wait; 0 is no limit, for any class.
     pub const fn new(waiting_max: u32) -> Self {
         Self {
             waiting_max,
@@ -24,8 +28,8 @@ impl QueueCap {
         }
     }
 
-    /// Refuses `class` from a queue of `waiting_max` on. A class that is not named has no depth of
-    /// its own.
+    /// Refuses `class` from a queue of `waiting_max` on, 0 being no limit of its own. A class that
+    /// is not named has none.
     #[must_use]
     pub fn with_class(mut self, class: Class, waiting_max: u32) -> Self {
         self.class_max.retain(|&(named, _)| named != class);
@@ -47,31 +51,33 @@ impl Admit for QueueCap {
     }
 
     fn admit(&mut self, request: &Request, load: &Load<'_>) -> Result<(), Refusal> {
-        let refuse = |limit, max: u32| {
-            // There is room again once the queue is one shorter than the depth.
-            let excess = (load.waiting - max).saturating_add(1);
-            Err(Refusal::Later {
-                limit,
-                retry_after: load.time_to_drain(excess),
-            })
-        };
-        let (waiting, max) = (load.waiting, self.waiting_max);
+        let (waiting, max, class) = (load.queued(), self.waiting_max, request.class());
+        if max == 0 {
+            return Ok(());
+        }
         if waiting >= max {
-            return refuse(Limit::QueueDepth { waiting, max }, max);
+            return refuse(Limit::QueueDepth { waiting, max }, waiting - max, load);
         }
-        let class = request.class();
-        match self.class_max.iter().find(|(named, _)| *named == class) {
-            Some(&(_, max)) if waiting >= max => {
-                let limit = Limit::ClassQueueDepth {
-                    class,
-                    waiting,
-                    max,
-                };
-                refuse(limit, max)
-            }
-            _ => Ok(()),
+        let of_class = self.class_max.iter().find(|(named, _)| *named == class);
+        let max = of_class.map_or(0, |&(_, max)| max);
+        if max > 0 && waiting >= max {
+            let limit = Limit::ClassQueueDepth {
+                class,
+                waiting,
+                max,
+            };
+            return refuse(limit, waiting - max, load);
         }
+        Ok(())
     }
+}
+
+/// Refuses until the queue, which is `excess` too long, is one shorter than its limit.
+fn refuse(limit: Limit, excess: u32, load: &Load<'_>) -> Result<(), Refusal> {
+    Err(Refusal::Later {
+        limit,
+        retry_after: load.time_to_drain(excess.saturating_add(1)),
+    })
 }
 
 #[cfg(test)]
@@ -81,16 +87,13 @@ mod tests {
     use super::*;
     use crate::Pace;
 
+    /// What a class is told by a queue of `waiting` behind a busy slot.
     fn refusal(cap: &mut QueueCap, class: u8, waiting: u32, pace: &Pace) -> Option<Refusal> {
         let request = Request::new(RequestId::new(1), Time::ZERO, [TokenId::new(1)], 1).unwrap();
         let load = Load {
-            now: Time::ZERO,
             waiting,
-            waiting_prompt_tokens: 0,
-            running: 0,
-            slots: 1,
-            pace,
-            waiting_by_class: &[],
+            running: 1,
+            ..Load::idle(1, pace)
         };
         let request = request.with_class(Class::new(class));
         cap.admit(&request, &load).err()
@@ -119,6 +122,32 @@ mod tests {
             max: 10,
         };
         assert_eq!(refusal(&mut cap, 0, 10, &pace), later(limit));
+    }
+
+    #[test]
+    fn off_is_off_for_every_class() {
+        let mut cap = QueueCap::new(0).with_class(Class::new(1), 4);
+        let pace = Pace::default();
+        for class in 0..3 {
+            assert_eq!(refusal(&mut cap, class, 1_000_000, &pace), None);
+        }
+        let mut cap = QueueCap::new(10).with_class(Class::new(1), 0);
+        assert_eq!(refusal(&mut cap, 1, 9, &pace), None);
+    }
+
+    #[test]
+    fn a_burst_to_an_idle_engine_fills_the_slots_first() {
+        let mut cap = QueueCap::new(16);
+        let pace = Pace::default();
+        let request = Request::new(RequestId::new(1), Time::ZERO, [TokenId::new(1)], 1).unwrap();
+        let admitted = (0..64).filter(|&waiting| {
+            let load = Load {
+                waiting,
+                ..Load::idle(8, &pace)
+            };
+            cap.admit(&request, &load).is_ok()
+        });
+        assert_eq!(admitted.count(), 8 + 16);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! [`Gate::next_timeout`], [`Gate::load`]. The gate sends no events; who takes a request answers
 //! for it.
 
+mod line;
 mod queue;
 
 use std::sync::Arc;

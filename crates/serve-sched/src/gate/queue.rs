@@ -1,7 +1,7 @@
 //! The waiting requests, sorted as the order policy says. Every operation is O(log n).
 //!
-//! One tree holds all requests by (lane, key, arrival). Where lanes do not simply go by number, a
-//! small index over the lanes says which one is next.
+//! Each lane is a heap by (key, arrival). Where lanes do not simply go by number, a small index over
+//! the lanes says which one is next.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,6 +9,7 @@ use std::sync::Arc;
 use serve_core::{Request, RequestId, Time};
 use slab::Slab;
 
+use super::line::{Line, Positions};
 use crate::ids::IdTable;
 use crate::order::{Lanes, Order, Place, Waiting};
 
@@ -38,7 +39,7 @@ pub(super) enum Due {
 pub(super) struct Queue {
     entries: Slab<Entry>,
     ids: IdTable,
-    line: BTreeMap<(u32, u64, u64), usize>,
+    positions: Positions,
     compare: Lanes,
     lanes: BTreeMap<u32, Lane>,
     lanes_by_key: BTreeSet<(u64, u32)>,
@@ -47,9 +48,9 @@ pub(super) struct Queue {
     newest: u32,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug, Default)]
 struct Lane {
-    waiting: u32,
+    line: Line,
     key: u64,
 }
 
@@ -83,7 +84,7 @@ impl Queue {
         Self {
             entries: Slab::new(),
             ids: IdTable::default(),
-            line: BTreeMap::new(),
+            positions: Positions::new(),
             compare,
             lanes: BTreeMap::new(),
             lanes_by_key: BTreeSet::new(),
@@ -154,7 +155,7 @@ impl Queue {
     /// The request that is next.
     pub(super) fn head(&mut self, order: &dyn Order, now: Time) -> Option<usize> {
         match self.compare {
-            Lanes::Numbered => self.line.first_key_value().map(|(_, &slot)| slot),
+            Lanes::Numbered => self.lanes.first_key_value()?.1.line.first(),
             Lanes::Rising => self.head_of_rising(order, now),
             Lanes::Scanned => self.head_of_scanned(order, now),
         }
@@ -179,7 +180,7 @@ impl Queue {
     fn head_of_rising(&mut self, order: &dyn Order, now: Time) -> Option<usize> {
         loop {
             let &(key, lane) = self.lanes_by_key.first()?;
-            let slot = self.head_of(lane)?;
+            let slot = self.lanes.get(&lane)?.line.first()?;
             let risen = order.lane_key(lane, &self.entries[slot].view(), now);
             if risen <= key {
                 return Some(slot);
@@ -193,55 +194,37 @@ impl Queue {
     }
 
     fn head_of_scanned(&self, order: &dyn Order, now: Time) -> Option<usize> {
-        let heads = self.lanes.keys().filter_map(|&lane| {
-            let slot = self.head_of(lane)?;
-            Some((
-                order.lane_key(lane, &self.entries[slot].view(), now),
-                lane,
-                slot,
-            ))
+        let heads = self.lanes.iter().filter_map(|(&lane, entry)| {
+            let slot = entry.line.first()?;
+            let key = order.lane_key(lane, &self.entries[slot].view(), now);
+            Some((key, lane, slot))
         });
         heads.min().map(|(_, _, slot)| slot)
-    }
-
-    fn head_of(&self, lane: u32) -> Option<usize> {
-        let mut from = self.line.range((lane, 0, 0)..);
-        from.next().map(|(_, &slot)| slot)
     }
 
     fn enter(&mut self, slot: usize, place: Place, order: &dyn Order, now: Time) {
         let sequence = self.entries[slot].sequence;
         self.entries[slot].place = place;
-        self.line.insert((place.lane, place.key, sequence), slot);
         if let Some(again) = place.again {
             self.timers.insert((again, false, sequence), slot);
         }
-        if self.compare == Lanes::Numbered {
-            return;
+        let lane = self.lanes.entry(place.lane).or_default();
+        if self.compare == Lanes::Rising && lane.line.is_empty() {
+            lane.key = order.lane_key(place.lane, &self.entries[slot].view(), now);
+            self.lanes_by_key.insert((lane.key, place.lane));
         }
-        if let Some(lane) = self.lanes.get_mut(&place.lane) {
-            lane.waiting += 1;
-            return;
-        }
-        let key = match self.compare {
-            Lanes::Rising => order.lane_key(place.lane, &self.entries[slot].view(), now),
-            Lanes::Numbered | Lanes::Scanned => 0,
-        };
-        self.lanes.insert(place.lane, Lane { waiting: 1, key });
-        if self.compare == Lanes::Rising {
-            self.lanes_by_key.insert((key, place.lane));
-        }
+        let positions = &mut self.positions;
+        lane.line.insert(slot, place.key, sequence, positions);
     }
 
     fn leave(&mut self, slot: usize) {
         let (place, sequence) = (self.entries[slot].place, self.entries[slot].sequence);
-        self.line.remove(&(place.lane, place.key, sequence));
         if let Some(again) = place.again {
             self.timers.remove(&(again, false, sequence));
         }
         if let Some(lane) = self.lanes.get_mut(&place.lane) {
-            lane.waiting -= 1;
-            if lane.waiting == 0 {
+            lane.line.remove(slot, &mut self.positions);
+            if lane.line.is_empty() {
                 self.lanes_by_key.remove(&(lane.key, place.lane));
                 self.lanes.remove(&place.lane);
             }

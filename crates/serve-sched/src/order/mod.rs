@@ -4,19 +4,51 @@
 //! lane, and the [`Gate`](crate::Gate) keeps the requests sorted in O(log n). An order that changes
 //! with time says when to ask again, and the request is moved at that moment; nothing is scanned.
 
+mod aging_tiers;
+mod earliest_deadline;
+mod fair_tenants;
 mod fifo;
+mod response_ratio;
+mod strict_tiers;
 
+pub use aging_tiers::AgingTiers;
+pub use earliest_deadline::EarliestDeadline;
+pub use fair_tenants::FairTenants;
 pub use fifo::Fifo;
+pub use response_ratio::ResponseRatio;
+pub use strict_tiers::StrictTiers;
 
 use serve_core::{Request, Time};
 
 use crate::named::Named;
 
 /// Every order policy with its default parameters, by the name that a binary's settings use.
-pub const ORDERS: &[Named<dyn Order>] = &[Named {
-    name: "fifo",
-    build: || Box::new(Fifo),
-}];
+pub const ORDERS: &[Named<dyn Order>] = &[
+    Named {
+        name: "fifo",
+        build: || Box::new(Fifo),
+    },
+    Named {
+        name: "strict-tiers",
+        build: || Box::new(StrictTiers),
+    },
+    Named {
+        name: "aging-tiers",
+        build: || Box::new(AgingTiers::default()),
+    },
+    Named {
+        name: "fair-tenants",
+        build: || Box::new(FairTenants::default()),
+    },
+    Named {
+        name: "earliest-deadline",
+        build: || Box::new(EarliestDeadline),
+    },
+    Named {
+        name: "response-ratio",
+        build: || Box::new(ResponseRatio::default()),
+    },
+];
 
 /// An order among waiting requests.
 ///

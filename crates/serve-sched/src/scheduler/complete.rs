@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serve_core::{EventKind, FinishReason, StepId, StepOutcome, Time, TokenId};
 
 use super::live::Stage;
-use super::{End, FlightSegment, Scheduler};
+use super::{End, FlightSegment, Scheduler, TokenEvents};
 use crate::journal::Decision;
 use crate::order::Served;
 
@@ -138,7 +138,7 @@ impl Scheduler {
         live.known += 1;
         live.prefixes.push(token, self.limits.block_size);
         let is_last = live.output_left() == 0;
-        if self.token_events {
+        if index == 0 || self.token_events == TokenEvents::All {
             self.emit(now, id, EventKind::Token { token, index });
         }
         if is_last {

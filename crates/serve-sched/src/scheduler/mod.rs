@@ -9,6 +9,7 @@ mod live;
 mod plan;
 mod preempt;
 mod stats;
+mod steady;
 
 pub use stats::{ClassStats, Counters, Stats};
 
@@ -92,9 +93,19 @@ pub struct Scheduler {
     hold_until: Option<Time>,
     spare: Vec<(Vec<BlockId>, Prefixes)>,
     events: VecDeque<Event>,
-    token_events: bool,
+    token_events: TokenEvents,
     counters: Counters,
     by_class: Vec<ClassCounts>,
+}
+
+/// Which token events are sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TokenEvents {
+    /// One for each token.
+    #[default]
+    All,
+    /// One for the first token of each request: enough to measure its time.
+    First,
 }
 
 /// The step that the device is running.
@@ -174,7 +185,7 @@ impl Scheduler {
             hold_until: None,
             spare: Vec::new(),
             events: VecDeque::new(),
-            token_events: true,
+            token_events: TokenEvents::All,
             counters: Counters::default(),
             by_class: Vec::new(),
         })
@@ -287,10 +298,9 @@ impl Scheduler {
         self.gate.set_journal(sink);
     }
 
-    /// Whether [`EventKind::Token`] events are sent; they are, unless somebody who counts only
-    /// starts and ends turns them off.
-    pub fn set_token_events(&mut self, on: bool) {
-        self.token_events = on;
+    /// Chooses which [`EventKind::Token`] events are sent; by default all are.
+    pub fn set_token_events(&mut self, which: TokenEvents) {
+        self.token_events = which;
     }
 
     /// The device's limits.

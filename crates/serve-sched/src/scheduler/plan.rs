@@ -120,6 +120,14 @@ impl Scheduler {
         }
     }
 
+    /// Why the head of the queue cannot join; `None` if it can.
+    pub(super) fn why_deferred(&mut self, now: Time) -> Option<Deferral> {
+        match self.ask_batch(now) {
+            Ok(room) => self.fit_head(now, room).err(),
+            Err(reason) => Some(reason),
+        }
+    }
+
     fn ask_batch(&mut self, now: Time) -> Result<Room, Deferral> {
         let running = self.gate.running();
         let join = self.batch.join(&BatchView {
@@ -359,7 +367,7 @@ impl Scheduler {
     }
 
     /// Records why the head of the queue waits, when the reason changes.
-    fn defer(&mut self, now: Time, reason: Deferral) {
+    pub(super) fn defer(&mut self, now: Time, reason: Deferral) {
         let Some(id) = self.gate.head(now).map(|head| head.request.id()) else {
             return;
         };

@@ -1,0 +1,117 @@
+//! A request that will be too late is not taken.
+//!
+//! Rule: refuse when `predicted queue + predicted service + margin` reaches beyond the request's
+//! deadline, or when the deadline has passed. The queue is predicted by [`Load::time_to_start`], the
+//! service by [`Load::time_to_serve`]; the margin is for what these do not know. A request without a
+//! deadline is always taken, and so is every request before anything was measured.
+//!
+//! What it buys under overload: no time is spent on answers that nobody waits for any more, so that
+//! those who are taken can still succeed.
+
+use serve_core::{Limit, Refusal, Request, Span};
+
+use super::{Admit, Load};
+
+/// A request that will be too late is not taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeadlinePrediction {
+    margin: Span,
+}
+
+impl DeadlinePrediction {
+    /// Predictions are to leave `margin` before the deadline.
+    pub const fn new(margin: Span) -> Self {
+        Self { margin }
+    }
+}
+
+impl Admit for DeadlinePrediction {
+    fn name(&self) -> &'static str {
+        "deadline-prediction"
+    }
+
+    /// The numbers in the refusal count the margin as part of the prediction.
+    fn admit(&mut self, request: &Request, load: &Load<'_>) -> Result<(), Refusal> {
+        let Some(deadline) = request.deadline() else {
+            return Ok(());
+        };
+        let left = deadline.since(load.now);
+        if left.is_zero() {
+            let predicted = Span::ZERO;
+            return Err(Refusal::Never {
+                limit: Limit::Deadline { predicted, left },
+            });
+        }
+        let (Some(wait), Some(service)) = (load.time_to_start(), load.time_to_serve(request))
+        else {
+            return Ok(());
+        };
+        let alone = service + self.margin;
+        let predicted = wait + alone;
+        if predicted <= left {
+            return Ok(());
+        }
+        // A request with as much time left may be taken once the queue has become that much
+        // shorter; not if it would be late without any queue.
+        let too_long = predicted.saturating_sub(left);
+        Err(Refusal::Later {
+            limit: Limit::Deadline { predicted, left },
+            retry_after: (alone <= left).then_some(too_long),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serve_core::{RequestId, Time, TokenId};
+
+    use super::*;
+    use crate::Pace;
+
+    /// One slot that takes 1.4 s for a request, has been at one for 0.3 s, and has two more waiting:
+    /// 3.9 s of queue.
+    fn admit(margin_ms: u64, left_ms: u64) -> Result<(), Refusal> {
+        let mut pace = Pace::default();
+        pace.served(Span::from_millis(1_400));
+        let now = Time::from_secs(100);
+        let started = [(now - Span::from_millis(300), RequestId::new(0))];
+        let load = Load {
+            now,
+            waiting: 2,
+            running: 1,
+            started: &started,
+            ..Load::idle(1, &pace)
+        };
+        let deadline = now + Span::from_millis(left_ms);
+        let request = Request::new(RequestId::new(1), now, [TokenId::new(1)], 1).unwrap();
+        let request = request.with_deadline(Some(deadline));
+        DeadlinePrediction::new(Span::from_millis(margin_ms)).admit(&request, &load)
+    }
+
+    #[test]
+    fn queue_and_service_and_margin_have_to_fit() {
+        assert_eq!(admit(0, 5_300), Ok(()));
+        assert!(admit(0, 5_299).is_err());
+        assert!(admit(1, 5_300).is_err());
+        let limit = Limit::Deadline {
+            predicted: Span::from_millis(5_300),
+            left: Span::from_millis(4_800),
+        };
+        let later = Refusal::Later {
+            limit,
+            retry_after: Some(Span::from_millis(500)),
+        };
+        assert_eq!(admit(0, 4_800), Err(later));
+    }
+
+    #[test]
+    fn what_would_be_late_on_an_idle_engine_has_no_time_to_come_back() {
+        assert_eq!(admit(0, 1_399).unwrap_err().retry_after(), None);
+        assert!(admit(0, 1_400).unwrap_err().retry_after().is_some());
+    }
+
+    #[test]
+    fn a_passed_deadline_is_never_met() {
+        assert!(matches!(admit(0, 0), Err(Refusal::Never { .. })));
+    }
+}

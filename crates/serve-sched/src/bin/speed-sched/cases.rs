@@ -1,0 +1,212 @@
+//! What is measured, shared by the criterion benches and the `speed-sched` binary.
+
+use std::sync::Arc;
+
+use serve_core::mock::{CostModel, Mock, MockConfig};
+use serve_core::rng::Rng;
+use serve_core::{
+    Backend, CancelReason, Limits, Request, RequestId, Span, StepOutcome, StepPlan, Time, TokenId,
+};
+use serve_sched::admit::QueueCap;
+use serve_sched::kv::KvSettings;
+use serve_sched::sim::{Arrivals, Poisson, Row, Simulation};
+use serve_sched::{Policies, Scheduler};
+
+use super::trace::Trace;
+
+fn policies(reuse_prefixes: bool) -> Policies {
+    Policies {
+        admit: vec![Box::new(QueueCap::new(u32::MAX))],
+        kv: KvSettings {
+            reuse_prefixes,
+            ..KvSettings::default()
+        },
+        ..Policies::default()
+    }
+}
+
+fn scheduler(limits: Limits, reuse_prefixes: bool) -> Scheduler {
+    Scheduler::new(limits, policies(reuse_prefixes)).expect("the limits of a benchmark are valid")
+}
+
+fn request(id: u64, arrival: Time, prompt: Arc<[TokenId]>, output: u32) -> Request {
+    Request::new(RequestId::new(id), arrival, prompt, output)
+        .expect("the requests of a benchmark are valid")
+}
+
+/// A scheduler with a long queue and nothing running.
+pub(crate) struct Crowd {
+    scheduler: Scheduler,
+    prompt: Arc<[TokenId]>,
+    submitted: u64,
+    rng: Rng,
+}
+
+impl Crowd {
+    pub(crate) fn new(waiting: u64) -> Self {
+        let mut crowd = Self {
+            scheduler: scheduler(Mock::default().limits(), true),
+            prompt: vec![TokenId::new(1); 32].into(),
+            submitted: 0,
+            rng: Rng::new(1),
+        };
+        let requests = crowd.requests(waiting);
+        requests
+            .into_iter()
+            .for_each(|request| crowd.submit(request));
+        crowd
+    }
+
+    /// Requests that have not been submitted yet.
+    pub(crate) fn requests(&mut self, count: u64) -> Vec<Arc<Request>> {
+        let ids = self.submitted..self.submitted + count;
+        let make = |id| Arc::new(request(id, Time::ZERO, Arc::clone(&self.prompt), 16));
+        self.submitted += count;
+        ids.map(make).collect()
+    }
+
+    pub(crate) fn submit(&mut self, request: Arc<Request>) {
+        let taken = self.scheduler.submit(Time::ZERO, request);
+        assert!(taken.is_ok(), "{taken:?}");
+    }
+
+    /// Waiting requests all over the queue, each once.
+    pub(crate) fn some_ids(&mut self, count: u64) -> Vec<RequestId> {
+        let stride = self.submitted / count;
+        let mut ids: Vec<_> = (0..count).map(|n| RequestId::new(n * stride)).collect();
+        for last in (1..ids.len()).rev() {
+            ids.swap(last, self.rng.below(last as u64 + 1) as usize);
+        }
+        ids
+    }
+
+    pub(crate) fn cancel(&mut self, id: RequestId) {
+        assert!(self.scheduler.cancel(Time::ZERO, id, CancelReason::Client));
+        self.scheduler.poll_event();
+    }
+}
+
+/// A full batch that decodes, in front of a queue.
+pub(crate) struct Decoding {
+    scheduler: Scheduler,
+    mock: Mock,
+    plan: StepPlan,
+    outcome: StepOutcome,
+    now: Time,
+}
+
+impl Decoding {
+    /// `running` requests that have just sampled their first token, and `waiting` behind them.
+    pub(crate) fn new(running: u32, waiting: u32) -> Self {
+        let limits = Limits {
+            sequences_max: running,
+            step_tokens_max: running * 128,
+            context_max: 8_192,
+            block_size: 16,
+            blocks: running * 512 + 1,
+        };
+        let mock = Mock::new(MockConfig {
+            limits,
+            cost: CostModel::free(),
+            ..MockConfig::default()
+        });
+        let mut decoding = Self {
+            scheduler: scheduler(limits, true),
+            mock,
+            plan: StepPlan::new(),
+            outcome: StepOutcome::new(),
+            now: Time::ZERO,
+        };
+        for id in 0..u64::from(running + waiting) {
+            // Prompts differ, so that nothing is shared.
+            let prompt: Arc<[TokenId]> = vec![TokenId::new(id as u32); 128].into();
+            let taken = decoding
+                .scheduler
+                .submit(Time::ZERO, request(id, Time::ZERO, prompt, 8_000));
+            assert!(taken.is_ok(), "{taken:?}");
+        }
+        decoding.step();
+        assert_eq!(decoding.scheduler.stats().running, running);
+        decoding
+    }
+
+    pub(crate) fn plan(&mut self) {
+        self.now += Span::from_micros(1);
+        assert!(self.scheduler.plan_into(self.now, &mut self.plan));
+    }
+
+    pub(crate) fn execute(&mut self) {
+        let executed = self.mock.execute(&self.plan, &mut self.outcome);
+        assert!(executed.is_ok(), "{executed:?}");
+    }
+
+    /// Completes the step and takes its events, as every driver does.
+    pub(crate) fn complete(&mut self) {
+        self.scheduler.complete(self.now, &self.outcome);
+        while self.scheduler.poll_event().is_some() {}
+    }
+
+    pub(crate) fn step(&mut self) {
+        self.plan();
+        self.execute();
+        self.complete();
+    }
+}
+
+/// A device of 64 slots: 10 ms for a decode step alone and 14 ms for 64 sequences, 0.05 ms for a
+/// prompt token.
+fn device(context_max: u32, block_size: u32, blocks: u32) -> Mock {
+    let decode = vec![(1, Span::from_millis(10)), (64, Span::from_millis(14))];
+    let cost = CostModel::new(decode, Span::from_micros(50), Span::ZERO);
+    Mock::new(MockConfig {
+        limits: Limits {
+            sequences_max: 64,
+            step_tokens_max: 2_048,
+            context_max,
+            block_size,
+            blocks,
+        },
+        cost: cost.expect("the cost model of a benchmark is valid"),
+        ..MockConfig::default()
+    })
+}
+
+/// Requests of 256 tokens in and 64 out, arriving as a Poisson process at nine tenths of what the
+/// device can serve. One row for each.
+pub(crate) fn simulate_poisson(requests: usize) -> Vec<Row> {
+    let mock = device(4_096, 16, 64 * 24);
+    let scheduler = scheduler(mock.limits(), false);
+    let prompt: Arc<[TokenId]> = vec![TokenId::new(1); 256].into();
+    // Each request takes a 64th of 64 decode steps and its prefill: 14 + 12.8 ms.
+    let arrivals = Poisson::new(7, 0.9 / 0.026_8).take(requests);
+    let requests = (0..).zip(arrivals);
+    let requests = requests.map(|(id, at)| request(id, at, Arc::clone(&prompt), 64));
+    Simulation::new(scheduler, mock)
+        .run(&mut Arrivals::new(requests))
+        .rows
+}
+
+/// A recorded trace on the same device, with prefixes reused where the trace has them.
+pub(crate) fn simulate_trace(trace: &Trace) -> Vec<Row> {
+    let block_size = if trace.has_prefixes { 512 } else { 16 };
+    let mock = device(1 << 18, block_size, (1 << 20) / block_size);
+    let scheduler = scheduler(mock.limits(), trace.has_prefixes);
+    let requests = (0..).zip(&trace.requests).map(|(id, recorded)| {
+        let mut prompt: Vec<TokenId> = Vec::with_capacity(recorded.prompt_tokens as usize);
+        for &(first, count) in &recorded.blocks {
+            for block in first..first + count {
+                prompt.extend([TokenId::new(block); 512]);
+            }
+        }
+        prompt.resize(recorded.prompt_tokens.max(1) as usize, TokenId::new(0));
+        request(
+            id,
+            recorded.arrival,
+            prompt.into(),
+            recorded.output_tokens.max(1),
+        )
+    });
+    Simulation::new(scheduler, mock)
+        .run(&mut Arrivals::new(requests))
+        .rows
+}
