@@ -8,8 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use serve_core::{
-    CancelReason, Event, EventKind, FinishReason, Limit, Refusal, Request, RequestId, Span, Time,
-    Usage,
+    CancelReason, Event, EventKind, FinishReason, Limit, Refusal, Request, RequestId, Time, Usage,
 };
 
 use crate::admit::Admit;
@@ -161,8 +160,259 @@ impl Dispatcher {
         if self.sent.is_empty() {
             self.busy_since = now;
         }
-        let (request, id) = (taken.request, self.gate_id(&taken_id(&taken.since), now));
-        let _ = id;
+        let request = taken.request;
+        if let Some(deadline) = request.deadline() {
+            self.deadlines.insert((deadline, request.id()));
+        }
+        let sent = Sent {
+            request: Arc::clone(&request),
+            at: now,
+            output_tokens: 0,
+            answered: false,
+        };
+        self.sent.insert(request.id(), sent);
+        let (running, slots) = (self.in_flight(), self.concurrency.limit());
+        self.gate
+            .journal()
+            .write(now, request.id(), || Decision::Sent {
+                waited: now.since(taken.since),
+                running,
+                slots,
+            });
+        self.emit(request.id(), EventKind::Started);
         Some(request)
+    }
+
+    /// Tokens have come back of a request that was sent. Needed only where an order or a terminal
+    /// event is to know of them before the end; [`done`](Self::done) counts the rest.
+    pub fn served(&mut self, id: RequestId, output_tokens: u32) {
+        if let Some(sent) = self.sent.get_mut(&id) {
+            sent.output_tokens = sent.output_tokens.saturating_add(output_tokens);
+            let served = Served {
+                prompt_tokens: 0,
+                output_tokens,
+            };
+            self.gate.served(&sent.request, served);
+        }
+    }
+
+    /// The engine is done with a request: its slot is free. Sends the terminal event unless the
+    /// request was called off before. False if no such request is with the engine.
+    pub fn done(&mut self, now: Time, id: RequestId, outcome: Outcome) -> bool {
+        let now = self.advance(now);
+        let in_flight = self.in_flight();
+        let Some(sent) = self.sent.remove(&id) else {
+            return false;
+        };
+        let took = now.since(sent.at);
+        let finished = matches!(outcome, Outcome::Finished { .. }) && !sent.answered;
+        match &outcome {
+            Outcome::Finished { usage, .. } => {
+                let rest = usage.output_tokens.saturating_sub(sent.output_tokens);
+                let served = Served {
+                    prompt_tokens: usage.prompt_tokens.saturating_sub(usage.cached_tokens),
+                    output_tokens: rest,
+                };
+                self.gate.served(&sent.request, served);
+                if finished {
+                    self.concurrency.ended(took, usage.output_tokens, in_flight);
+                }
+            }
+            Outcome::Failed { .. } if !sent.answered => self.concurrency.failed(),
+            Outcome::Failed { .. } => {}
+        }
+        self.gate.set_slots(self.concurrency.limit());
+        let busy = now.since(self.busy_since);
+        self.gate.pace_mut().finished(u32::from(finished), busy);
+        self.busy_since = now;
+        self.gate
+            .ended(now, &sent.request, finished.then_some(took));
+        if sent.answered {
+            self.aborting -= 1;
+        } else {
+            self.forget_deadline(&sent.request);
+            self.answer_outcome(id, &sent, outcome);
+        }
+        true
+    }
+
+    /// Calls a request off, wherever it is, and answers it at once. If it is with the engine, the
+    /// slot stays taken until [`done`](Self::done). False if no such request is live.
+    pub fn cancel(&mut self, now: Time, id: RequestId, reason: CancelReason) -> bool {
+        let now = self.advance(now);
+        if let Some(request) = self.gate.cancel(now, id) {
+            self.answer_cancelled(&request, 0, reason);
+            return true;
+        }
+        self.cancel_sent(id, reason)
+    }
+
+    /// Answers every request whose deadline has passed and moves those whose place in the queue has
+    /// changed. [`next`](Self::next) does it too.
+    pub fn handle_timeout(&mut self, now: Time) {
+        let now = self.advance(now);
+        while let Some(request) = self.gate.next_due(now) {
+            self.answer_cancelled(&request, 0, CancelReason::Deadline);
+        }
+        while let Some(&(deadline, id)) = self.deadlines.first() {
+            if deadline > now {
+                break;
+            }
+            self.cancel_sent(id, CancelReason::Deadline);
+        }
+    }
+
+    /// Takes nothing in from now on; what was taken in is served to its end.
+    pub fn drain(&mut self, now: Time) {
+        let now = self.advance(now);
+        if self.gate.is_draining() {
+            return;
+        }
+        self.gate.drain();
+        let (waiting, running) = (self.gate.len(), self.running());
+        self.gate
+            .journal()
+            .write(now, None, || Decision::Draining { waiting, running });
+    }
+
+    /// Calls every request off, as at the end of a drain's grace period.
+    pub fn cancel_all(&mut self, now: Time, reason: CancelReason) {
+        let now = self.advance(now);
+        while let Some(id) = self.gate.head(now).map(|head| head.request.id()) {
+            self.cancel(now, id, reason);
+        }
+        let sent: Vec<RequestId> = self.sent.keys().copied().collect();
+        for id in sent {
+            self.cancel_sent(id, reason);
+        }
+    }
+
+    /// Whether the dispatcher drains, nothing waits, and the engine has let go of everything.
+    pub fn is_drained(&self) -> bool {
+        self.gate.is_draining() && self.gate.is_empty() && self.sent.is_empty()
+    }
+
+    /// The next event, in the order in which they happened.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// When the dispatcher wants [`handle_timeout`](Self::handle_timeout) without any other input: a
+    /// deadline, or a promotion in the queue.
+    pub fn next_timeout(&self) -> Option<Time> {
+        let deadline = self.deadlines.first().map(|&(deadline, _)| deadline);
+        [self.gate.next_timeout(), deadline]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// A reading of the dispatcher.
+    pub fn stats(&self) -> DispatcherStats {
+        DispatcherStats {
+            waiting: self.gate.len(),
+            running: self.running(),
+            aborting: self.aborting,
+            limit: self.concurrency.limit(),
+            counters: self.counters,
+        }
+    }
+
+    /// How fast the engine has been. It knows of requests and not of steps.
+    pub fn pace(&self) -> &Pace {
+        self.gate.load(self.now).pace
+    }
+
+    /// The gate: what waits, and what admission policies are shown.
+    pub fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
+    /// Sends the journal to `sink`, or nowhere.
+    pub fn set_journal(&mut self, sink: Option<Box<dyn Sink>>) {
+        self.gate.set_journal(sink);
+    }
+
+    fn advance(&mut self, now: Time) -> Time {
+        self.now = self.now.max(now);
+        self.now
+    }
+
+    /// Slots that are taken.
+    fn in_flight(&self) -> u32 {
+        self.sent.len() as u32
+    }
+
+    fn running(&self) -> u32 {
+        self.in_flight() - self.aborting
+    }
+
+    fn cancel_sent(&mut self, id: RequestId, reason: CancelReason) -> bool {
+        let Some(sent) = self.sent.get_mut(&id).filter(|sent| !sent.answered) else {
+            return false;
+        };
+        sent.answered = true;
+        let (request, output_tokens) = (Arc::clone(&sent.request), sent.output_tokens);
+        self.aborting += 1;
+        self.forget_deadline(&request);
+        self.answer_cancelled(&request, output_tokens, reason);
+        true
+    }
+
+    fn forget_deadline(&mut self, request: &Request) {
+        if let Some(deadline) = request.deadline() {
+            self.deadlines.remove(&(deadline, request.id()));
+        }
+    }
+
+    fn answer_outcome(&mut self, id: RequestId, sent: &Sent, outcome: Outcome) {
+        let (decision, kind) = match outcome {
+            Outcome::Finished { reason, usage } => {
+                self.counters.finished += 1;
+                self.counters.output_tokens += u64::from(usage.output_tokens);
+                let output_tokens = usage.output_tokens;
+                let decision = Decision::Finished {
+                    reason,
+                    output_tokens,
+                };
+                (decision, EventKind::Finished { reason, usage })
+            }
+            Outcome::Failed { cause } => {
+                self.counters.failed += 1;
+                let usage = usage(&sent.request, sent.output_tokens);
+                let decision = Decision::Failed {
+                    cause: Arc::clone(&cause),
+                    output_tokens: sent.output_tokens,
+                };
+                (decision, EventKind::Failed { cause, usage })
+            }
+        };
+        self.gate.journal().write(self.now, id, || decision);
+        self.emit(id, kind);
+    }
+
+    fn answer_cancelled(&mut self, request: &Request, output_tokens: u32, reason: CancelReason) {
+        self.counters.cancelled += 1;
+        let usage = usage(request, output_tokens);
+        self.gate
+            .journal()
+            .write(self.now, request.id(), || Decision::Cancelled {
+                reason,
+                output_tokens,
+            });
+        self.emit(request.id(), EventKind::Cancelled { reason, usage });
+    }
+
+    fn emit(&mut self, request: RequestId, kind: EventKind) {
+        let at = self.now;
+        self.events.push_back(Event { request, at, kind });
+    }
+}
+
+fn usage(request: &Request, output_tokens: u32) -> Usage {
+    Usage {
+        prompt_tokens: request.prompt_tokens(),
+        cached_tokens: 0,
+        output_tokens,
     }
 }

@@ -107,6 +107,15 @@ pub enum Decision {
         /// How often it has been preempted.
         preemptions: u32,
     },
+    /// Left the queue and was sent to an engine that is driven one request at a time.
+    Sent {
+        /// How long it has waited.
+        waited: Span,
+        /// Requests with the engine, this one included.
+        running: u32,
+        /// Requests that may be with it.
+        slots: u32,
+    },
     /// At the head of the queue, and cannot join. Recorded when the reason changes.
     Deferred {
         /// What is missing.
@@ -280,6 +289,11 @@ impl fmt::Display for Decision {
                     times => write!(f, ", preempted {times} times"),
                 }
             }
+            Self::Sent {
+                waited,
+                running,
+                slots,
+            } => write!(f, "sent: waited {waited}, {running} of {slots} slots"),
             Self::Deferred { reason } => write!(f, "deferred: {reason}"),
             Self::Preempted {
                 cause,
