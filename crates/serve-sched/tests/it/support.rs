@@ -79,7 +79,7 @@ impl Run {
             in_flight: None,
             fault: None,
             now: Time::ZERO,
-            log: String::from("\n"),
+            log: String::new(),
         }
     }
 

@@ -231,6 +231,7 @@ fn what_can_never_fit_is_refused_at_once_and_what_has_no_room_now_later() {
     };
     let limits = Limits {
         context_max: 100,
+        sequences_max: 1,
         ..LIMITS
     };
     let trace = "
@@ -238,17 +239,20 @@ fn what_can_never_fit_is_refused_at_once_and_what_has_no_room_now_later() {
         0 submit r2 prompt=60 out=2
         0 submit r3 prompt=60 out=1
         0 submit r4 prompt=4 out=1
+        0 submit r6 prompt=4 out=1
         0 drain
         0 submit r5 prompt=4 out=1
     ";
     assert_snapshot!(check(limits, policies, trace), @r"
     0s r1 refused: prompt and output limit need 101 positions and the context holds 100
     0s r2 refused: the request can need 16 KV blocks and the pool holds 15
-    0s r4 refused for now: 1 requests are waiting and at most 1 may
+    0s r6 refused for now: 1 requests are waiting and at most 1 may
     0s r5 refused for now: the server is shutting down
     0s s0: r3[0..32]
     42ms s1: r3[32..60]*
       80ms r3 finished (length), 1 tokens
-    80ms s2: -r3
+    80ms s2: r4[0..4]* -r3
+      94ms r4 finished (length), 1 tokens
+    94ms s3: -r4
     ");
 }
