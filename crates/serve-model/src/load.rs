@@ -1,0 +1,186 @@
+//! From files, or from the bytes inside the binary, to a model that serves.
+
+mod error;
+mod files;
+mod sizes;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use burn::tensor::Device;
+
+use crate::attention::HostAttention;
+use crate::backend::DecoderBackend;
+use crate::config::Architecture;
+use crate::decoder::Decoder;
+use crate::generation::GenerationConfig;
+use crate::kv::KvPool;
+use crate::memory;
+use crate::rope::RopeTable;
+use crate::template::ChatTemplate;
+use crate::tokenizer::Tokenizer;
+use crate::weights::TensorSource;
+
+pub use error::LoadError;
+use files::Files;
+use sizes::Sizes;
+
+/// Where a model comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The two-million-parameter model inside the binary.
+    Embedded,
+    /// A folder in the layout of the Hugging Face hub.
+    Folder(PathBuf),
+}
+
+/// What the loaded model should be able to hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoadOptions {
+    /// Sequences in one step at most.
+    pub sequences_max: u32,
+    /// Positions in one step at most.
+    pub step_tokens_max: u32,
+    /// Positions of one request at most; the model's own limit where absent.
+    pub context_max: Option<u32>,
+    /// Positions in one KV block.
+    pub block_size: u32,
+    /// Positions in the whole KV pool. Where absent: enough for every sequence to fill its context,
+    /// or what half of the free memory holds if that is less.
+    pub kv_tokens: Option<u64>,
+}
+
+impl Default for LoadOptions {
+    fn default() -> Self {
+        Self {
+            sequences_max: 16,
+            step_tokens_max: 512,
+            context_max: None,
+            block_size: 16,
+            kv_tokens: None,
+        }
+    }
+}
+
+/// How far loading has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// Weights are being read.
+    Weights {
+        /// Bytes in place.
+        bytes: u64,
+        /// Bytes that there will be.
+        bytes_total: u64,
+    },
+    /// The KV pool is being made.
+    Cache {
+        /// Its size.
+        bytes: u64,
+    },
+}
+
+/// A model that serves.
+#[derive(Debug)]
+pub struct Model {
+    /// Runs plans.
+    pub backend: DecoderBackend,
+    /// Text to tokens and back.
+    pub tokenizer: Arc<Tokenizer>,
+    /// Messages to a prompt; base models have none.
+    pub chat_template: Option<ChatTemplate>,
+    /// Stop tokens and sampling defaults.
+    pub generation: GenerationConfig,
+    /// What it is, for people.
+    pub info: ModelInfo,
+}
+
+/// What a loaded model is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelInfo {
+    /// The folder's name, or that of the embedded model.
+    pub name: String,
+    /// The family.
+    pub architecture: Architecture,
+    /// Trainable numbers.
+    pub parameters: u64,
+    /// Memory of the weights.
+    pub weights_bytes: u64,
+    /// Memory of the KV pool.
+    pub kv_bytes: u64,
+    /// Positions that the KV pool holds.
+    pub kv_tokens: u64,
+    /// Type in which the model computes.
+    pub dtype: &'static str,
+    /// Type in which the weights are stored.
+    pub stored_dtype: &'static str,
+    /// Where it computes.
+    pub device: String,
+    /// Positions of one request at most.
+    pub context_max: u32,
+}
+
+/// Loads a model onto the CPU.
+///
+/// Everything small is checked first, so that a damaged or unsuitable model fails before its weights
+/// are read.
+///
+/// # Errors
+///
+/// [`LoadError`], naming the file, key, tensor or option at fault and what is accepted.
+pub fn load(
+    source: &Source,
+    options: &LoadOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Model, LoadError> {
+    let Files {
+        name,
+        config,
+        tokenizer,
+        chat_template,
+        generation,
+        checkpoint,
+    } = Files::open(source)?;
+    if tokenizer.vocab_size() > config.vocab_size {
+        return Err(LoadError::Vocabulary {
+            tokenizer: tokenizer.vocab_size(),
+            model: config.vocab_size,
+        });
+    }
+    checkpoint.check(&config)?;
+    let sizes = Sizes::of(&config, options, memory::available_bytes())?;
+    let device = Device::flex();
+    let element_bytes = size_of::<f32>() as u64;
+    let mut weights_progress = |parameters: u64| {
+        progress(Progress::Weights {
+            bytes: parameters * element_bytes,
+            bytes_total: sizes.weights_bytes,
+        });
+    };
+    let (decoder, norms) = Decoder::load(&config, &checkpoint, &device, &mut weights_progress)?;
+    progress(Progress::Cache {
+        bytes: sizes.kv.bytes(),
+    });
+    let limits = sizes.limits;
+    let table = RopeTable::new(&config.rope, config.head_dim, limits.context_max);
+    let pool = KvPool::new(sizes.kv);
+    let attention = HostAttention::new(pool, table, norms, config.heads, device);
+    let info = ModelInfo {
+        name,
+        architecture: config.architecture,
+        parameters: config.parameters(),
+        weights_bytes: sizes.weights_bytes,
+        kv_bytes: sizes.kv.bytes(),
+        kv_tokens: u64::from(limits.usable_blocks()) * u64::from(limits.block_size),
+        dtype: "f32",
+        stored_dtype: checkpoint.stored_dtype(),
+        device: format!("cpu ({} threads)", rayon::current_num_threads()),
+        context_max: limits.context_max,
+    };
+    Ok(Model {
+        backend: DecoderBackend::new(decoder, Box::new(attention), limits),
+        tokenizer: Arc::new(tokenizer),
+        chat_template,
+        generation,
+        info,
+    })
+}

@@ -1,0 +1,94 @@
+//! Why a model was not loaded.
+
+use std::path::PathBuf;
+
+use serve_core::InvalidLimits;
+use thiserror::Error;
+
+use crate::config::ConfigError;
+use crate::generation::GenerationError;
+use crate::memory::human;
+use crate::template::TemplateError;
+use crate::tokenizer::TokenizerError;
+use crate::tokenizer_config::ModelFileError;
+use crate::weights::WeightsError;
+
+/// Why a model was not loaded.
+#[derive(Debug, Error)]
+pub enum LoadError {
+    /// There is no such folder.
+    #[error(
+        "{path} is no folder; a model is a folder with config.json, tokenizer.json and weights in safetensors files"
+    )]
+    NoFolder {
+        /// The path given.
+        path: PathBuf,
+    },
+    /// The configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The weights.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    /// The tokenizer.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// The tokenizer's configuration.
+    #[error(transparent)]
+    TokenizerConfig(#[from] ModelFileError),
+    /// The chat template.
+    #[error(transparent)]
+    Template(#[from] TemplateError),
+    /// Sampling defaults and stop tokens.
+    #[error(transparent)]
+    Generation(#[from] GenerationError),
+    /// The tokenizer knows more tokens than the model.
+    #[error("the tokenizer has {tokenizer} tokens and the model's vocabulary holds {model}")]
+    Vocabulary {
+        /// Tokens in `tokenizer.json`.
+        tokenizer: usize,
+        /// `vocab_size` in `config.json`.
+        model: usize,
+    },
+    /// An option is 0, or leaves no KV block.
+    #[error(transparent)]
+    Limits(#[from] InvalidLimits),
+    /// A longer context than the model was made for.
+    #[error("context_max is {asked} and the model was made for at most {max} positions")]
+    Context {
+        /// The option.
+        asked: u32,
+        /// The model's own limit.
+        max: u32,
+    },
+    /// The KV pool is smaller than one block.
+    #[error("kv_tokens is {tokens}; it must be at least {block_size}, which is one block")]
+    KvTooSmall {
+        /// The option.
+        tokens: u64,
+        /// Positions in a block.
+        block_size: u32,
+    },
+    /// The KV pool does not fit in memory or cannot be addressed.
+    #[error(
+        "a KV pool of {tokens} positions needs {} and {} are free once the weights are loaded; \
+         lower kv_tokens, context_max or sequences_max",
+        human(*bytes), human(*free)
+    )]
+    KvTooLarge {
+        /// Positions asked for.
+        tokens: u64,
+        /// What they need.
+        bytes: u64,
+        /// What there is.
+        free: u64,
+    },
+    /// The weights do not fit in memory.
+    #[error("the weights need {} in memory and {} are free", human(*bytes), human(*free))]
+    WeightsTooLarge {
+        /// What they need.
+        bytes: u64,
+        /// What there is.
+        free: u64,
+    },
+}

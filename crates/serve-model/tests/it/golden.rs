@@ -1,0 +1,203 @@
+//! Logits and greedy tokens agree with transformers on every fixture, however the work is cut.
+
+use std::path::Path;
+
+use serve_core::conformance::{Driver, Run};
+use serve_core::{Request, RequestId, TokenId};
+use serve_model::{DecoderBackend, LoadOptions, Source, load};
+
+use crate::fixtures::{Golden, Prompt, fixture, folder, names, tokens};
+
+fn driver(name: &str) -> Driver<DecoderBackend> {
+    Driver::new(fixture(name).backend, 1).unwrap()
+}
+
+fn id(raw: usize) -> RequestId {
+    RequestId::new(raw as u64)
+}
+
+/// Runs the given requests together, prompts in segments of `chunk_max`, to the end.
+fn finish(driver: &mut Driver<DecoderBackend>, requests: &[(RequestId, u32)], chunk_max: u32) {
+    loop {
+        let left =
+            |&&(id, outputs): &&(RequestId, u32)| driver.outputs(id).len() < outputs as usize;
+        let run = |&(request, _): &(RequestId, u32)| Run {
+            request,
+            tokens: driver.pending(request).min(chunk_max),
+        };
+        let runs: Vec<Run> = requests.iter().filter(left).map(run).collect();
+        if runs.is_empty() {
+            return;
+        }
+        driver.step(&runs).unwrap();
+    }
+}
+
+fn of(request: &Request) -> (RequestId, u32) {
+    (request.id(), request.output_tokens_max())
+}
+
+fn assert_logits(name: &str, prompt: &Prompt, found: &[f32], expected: &[f32]) {
+    let tolerance = if name.contains("bf16") || name == "austen-2m" {
+        2e-2
+    } else {
+        1e-3
+    };
+    assert_eq!(found.len(), expected.len());
+    for (token, (found, expected)) in found.iter().zip(expected).enumerate() {
+        let difference = (found - expected).abs();
+        assert!(
+            difference < tolerance,
+            "{name}, {}, logit {token}: {found}, reference {expected}",
+            prompt.name
+        );
+    }
+}
+
+#[test]
+fn logits_agree_with_the_reference() {
+    for name in names() {
+        let mut model = fixture(&name);
+        let mut rows_checked = 0;
+        for prompt in &Golden::of(&folder(&name)).prompts {
+            let logits = model.backend.prompt_logits(&prompt.tokens()).unwrap();
+            assert_logits(&name, prompt, logits.last().unwrap(), &prompt.last_logits);
+            for (found, expected) in logits.iter().zip(prompt.all_logits.iter().flatten()) {
+                assert_logits(&name, prompt, found, expected);
+                rows_checked += 1;
+            }
+        }
+        assert_eq!(rows_checked, 5, "{name}: no logits of every position");
+    }
+}
+
+#[test]
+fn greedy_tokens_agree_with_the_reference_alone_and_together() {
+    for name in names() {
+        let golden = Golden::of(&folder(&name));
+        let mut together = driver(&name);
+        let mut all = Vec::new();
+        for (index, prompt) in golden.prompts.iter().enumerate() {
+            let request = prompt.request(index as u64);
+            let mut alone = driver(&name);
+            alone.start(request.clone());
+            finish(&mut alone, &[of(&request)], u32::MAX);
+            assert_eq!(
+                alone.outputs(id(index)),
+                tokens(&prompt.greedy),
+                "{name}, {}",
+                prompt.name
+            );
+            all.push(of(&request));
+            together.start(request);
+        }
+        finish(&mut together, &all, u32::MAX);
+        for (index, prompt) in golden.prompts.iter().enumerate() {
+            let found = together.outputs(id(index));
+            assert_eq!(found, tokens(&prompt.greedy), "{name}, {}", prompt.name);
+        }
+    }
+}
+
+#[test]
+fn a_prompt_in_chunks_of_any_size_gives_the_same_tokens() {
+    for name in names() {
+        let golden = Golden::of(&folder(&name));
+        let mut driver = driver(&name);
+        let mut next = 0;
+        for prompt in &golden.prompts {
+            for chunk_max in 1..=prompt.ids.len() as u32 {
+                next += 1;
+                let request = prompt.request(next as u64);
+                driver.start(request);
+                finish(&mut driver, &[(id(next), 2)], chunk_max);
+                assert_eq!(
+                    driver.outputs(id(next)),
+                    tokens(&prompt.greedy[..2]),
+                    "{name}, {} in chunks of {chunk_max}",
+                    prompt.name
+                );
+                driver.release(id(next));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_shared_prefix_gives_the_same_tokens() {
+    for name in names() {
+        let golden = Golden::of(&folder(&name));
+        let prompt = golden.prompt("long");
+        let mut driver = driver(&name);
+        driver.start(prompt.request(0));
+        finish(&mut driver, &[(id(0), 1)], u32::MAX);
+        // From one shared block to all but the last: 200 tokens are 25 blocks of 8.
+        for blocks in [1, 2, 12, 24] {
+            let request = prompt.request(u64::from(blocks));
+            let all = [of(&request)];
+            driver.start(request);
+            driver.share(id(0), all[0].0, blocks * 8).unwrap();
+            assert_eq!(driver.pending(all[0].0), 200 - blocks * 8);
+            finish(&mut driver, &all, 64);
+            let found = driver.outputs(all[0].0);
+            assert_eq!(found, tokens(&prompt.greedy), "{name}, {blocks} blocks");
+        }
+    }
+}
+
+#[test]
+fn a_preempted_request_gives_the_same_tokens_after_recomputation() {
+    for name in names() {
+        let golden = Golden::of(&folder(&name));
+        for prompt in &golden.prompts {
+            let request = prompt.request(0);
+            let mut driver = driver(&name);
+            driver.start(request.clone());
+            for (outputs, chunk_max) in [(1, 512), (7, 512), (8, 5), (20, 16), (32, 1)] {
+                finish(&mut driver, &[(id(0), outputs)], chunk_max);
+                driver.preempt(id(0));
+            }
+            assert_eq!(
+                driver.outputs(id(0)),
+                tokens(&prompt.greedy),
+                "{name}, {}",
+                prompt.name
+            );
+        }
+    }
+}
+
+#[test]
+fn the_embedded_model_continues_as_the_reference_does() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/austen-2m");
+    let golden = Golden::of(&folder);
+    let mut model = load(&Source::Embedded, &LoadOptions::default(), &mut |_| ()).unwrap();
+    assert_eq!(model.info.name, "austen-2m");
+    assert_eq!(model.info.parameters, 1_969_088);
+    assert_eq!(golden.prompts.len(), 8);
+    for prompt in &golden.prompts {
+        let text = model.tokenizer.encode(&prompt.name).unwrap();
+        assert_eq!(text, prompt.tokens());
+        let logits = model.backend.prompt_logits(&text).unwrap();
+        assert_logits(
+            "austen-2m",
+            prompt,
+            logits.last().unwrap(),
+            &prompt.last_logits,
+        );
+    }
+    let mut driver = Driver::new(model.backend, 3).unwrap();
+    let requests = golden.prompts.iter().enumerate();
+    let requests: Vec<Request> = requests.map(|(i, p)| p.request(i as u64)).collect();
+    let all: Vec<_> = requests.iter().map(of).collect();
+    for request in requests {
+        driver.start(request);
+    }
+    finish(&mut driver, &all, u32::MAX);
+    for (index, prompt) in golden.prompts.iter().enumerate() {
+        let found: &[TokenId] = driver.outputs(id(index));
+        assert_eq!(found, tokens(&prompt.greedy), "{}", prompt.name);
+        let text = model.tokenizer.decode(found, true).unwrap();
+        assert_eq!(Some(text), prompt.continuation);
+    }
+}

@@ -1,0 +1,13 @@
+//! The crate's integration tests, in one binary.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod conformance;
+mod damaged;
+mod fixtures;
+mod golden;
+mod hub;
+mod plans;
+mod stand_in_hub;
+mod text;
+mod text_template;
