@@ -1,0 +1,82 @@
+//! Server-sent events, as far as a streamed completion needs them: `data` fields, several of which may
+//! make one event. Source: the WHATWG HTML standard, "Server-sent events"; a lone carriage return as
+//! a line end, which no server sends, is not understood.
+
+/// Cuts a byte stream, in pieces of any size, into events.
+#[derive(Debug, Default)]
+pub struct Decoder {
+    line: Vec<u8>,
+    data: String,
+    has_data: bool,
+}
+
+impl Decoder {
+    /// A decoder at the start of a stream.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes the next bytes and hands the data of each event that they complete to `event`.
+    pub fn push(&mut self, bytes: &[u8], mut event: impl FnMut(&str)) {
+        let mut pieces = bytes.split(|&byte| byte == b'\n');
+        // The last piece has no line end yet.
+        let rest = pieces.next_back().unwrap_or_default();
+        for piece in pieces {
+            self.line.extend_from_slice(piece);
+            self.end_line(&mut event);
+        }
+        self.line.extend_from_slice(rest);
+    }
+
+    fn end_line(&mut self, event: &mut impl FnMut(&str)) {
+        let line = self.line.strip_suffix(b"\r").unwrap_or(&self.line);
+        if line.is_empty() {
+            if self.has_data {
+                event(&self.data);
+            }
+            self.data.clear();
+            self.has_data = false;
+        } else if let Some(data) = line.strip_prefix(b"data:") {
+            let data = data.strip_prefix(b" ").unwrap_or(data);
+            if self.has_data {
+                self.data.push('\n');
+            }
+            self.data.push_str(&String::from_utf8_lossy(data));
+            self.has_data = true;
+        }
+        // Comments and other fields (event, id, retry) do not matter to a completion.
+        self.line.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn events(pieces: &[&[u8]]) -> Vec<String> {
+        let mut decoder = Decoder::new();
+        let mut events = Vec::new();
+        for piece in pieces {
+            decoder.push(piece, |data| events.push(data.to_owned()));
+        }
+        events
+    }
+
+    #[test]
+    fn the_same_events_come_out_however_the_bytes_are_cut() {
+        let stream =
+            ": hello\r\nevent: x\r\ndata: {\"a\":\r\ndata: 1}\r\n\r\ndata:é\n\ndata: [DONE]\n\n";
+        let whole = events(&[stream.as_bytes()]);
+        assert_eq!(whole, ["{\"a\":\n1}", "é", "[DONE]"]);
+        for size in 1..stream.len() {
+            let pieces = stream.as_bytes().chunks(size).collect::<Vec<_>>();
+            assert_eq!(events(&pieces), whole, "pieces of {size}");
+        }
+    }
+
+    #[test]
+    fn an_event_without_its_blank_line_is_not_an_event() {
+        assert!(events(&[b"data: cut off\n"]).is_empty());
+        assert!(events(&[b"\n\n\n"]).is_empty());
+    }
+}

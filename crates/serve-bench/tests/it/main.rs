@@ -1,0 +1,7 @@
+//! The client and the binary against a server that does exactly what a script says.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod binary;
+mod client;
+mod server;
