@@ -106,6 +106,23 @@ impl CostModel {
         })
     }
 
+    /// The same device, `factor` times as fast. An infinite factor takes no time; one that is not
+    /// above zero makes every step last for ever.
+    #[must_use]
+    pub fn faster(mut self, factor: f64) -> Self {
+        let scaled = |span: Span| match span {
+            Span::ZERO => Span::ZERO,
+            _ if factor > 0.0 => Span::from_secs_f64(span.as_secs_f64() / factor),
+            _ => Span::MAX,
+        };
+        for (_, time) in &mut self.decode {
+            *time = scaled(*time);
+        }
+        self.prefill_per_token = scaled(self.prefill_per_token);
+        self.context_per_token = scaled(self.context_per_token);
+        self
+    }
+
     /// Steps that take no time, for measuring what is around them.
     pub fn free() -> Self {
         Self {
@@ -196,6 +213,20 @@ mod tests {
         };
         assert_eq!(cost.step(&load), ms(10 + 10 + 1));
         assert_eq!(cost.step(&StepLoad::default()), Span::ZERO);
+    }
+
+    #[test]
+    fn a_faster_device_does_the_same_in_less_time() {
+        let load = StepLoad {
+            segments: 16,
+            prefill_tokens: 100,
+            context_tokens: 1_000,
+        };
+        let cost = CostModel::default();
+        let time = cost.step(&load);
+        assert_eq!(cost.clone().faster(1.0).step(&load), time);
+        assert_eq!(cost.clone().faster(2.0).step(&load), time / 2);
+        assert_eq!(cost.faster(f64::INFINITY).step(&load), Span::ZERO);
     }
 
     #[test]

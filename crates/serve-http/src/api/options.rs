@@ -1,0 +1,176 @@
+//! The parameters that chat and text completions share, read once and checked.
+
+use std::num::NonZeroU32;
+
+use serde_json::Value;
+use serve_core::Sampling;
+
+use super::fields::{Fields, wrong_type, wrong_value};
+use crate::error::Problem;
+
+/// Stop strings in one request at most, as in the OpenAI API.
+pub const STOPS_MAX: usize = 4;
+
+/// Bytes of one stop string at most. Each byte of output is compared with each stop string.
+pub const STOP_BYTES_MAX: usize = 1_000;
+
+/// What a client says about how its answer is to be made.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Options {
+    /// The model; absent, whatever is served.
+    pub model: Option<String>,
+    /// Tokens to generate at most; absent, the endpoint's default.
+    pub output_tokens_max: Option<NonZeroU32>,
+    /// Texts that end the answer and are not part of it.
+    pub stop: Vec<String>,
+    /// Whether the model's own stop tokens are ignored.
+    pub ignore_eos: bool,
+    /// Whether the answer comes as server-sent events.
+    pub stream: bool,
+    /// Whether a stream ends with a chunk that holds the usage.
+    pub include_usage: bool,
+    /// What the client sets of the sampling parameters.
+    pub sampling: SamplingOptions,
+}
+
+/// Sampling parameters, each absent where the model's default holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct SamplingOptions {
+    temperature: Option<f32>,
+    top_p: Option<f32>,
+    min_p: Option<f32>,
+    top_k: Option<Option<NonZeroU32>>,
+    seed: Option<u64>,
+}
+
+impl SamplingOptions {
+    /// The model's defaults with what the client sets over them, and `seed` where it sets none.
+    ///
+    /// # Errors
+    ///
+    /// [`Problem::Sampling`] for a value out of range.
+    pub fn over(&self, defaults: &Sampling, seed: u64) -> Result<Sampling, Problem> {
+        let mut sampling = defaults.with_seed(self.seed.unwrap_or(seed));
+        if let Some(temperature) = self.temperature {
+            sampling = sampling.with_temperature(temperature)?;
+        }
+        if let Some(top_p) = self.top_p {
+            sampling = sampling.with_top_p(top_p)?;
+        }
+        if let Some(min_p) = self.min_p {
+            sampling = sampling.with_min_p(min_p)?;
+        }
+        if let Some(top_k) = self.top_k {
+            sampling = sampling.with_top_k(top_k);
+        }
+        Ok(sampling)
+    }
+
+    fn take(fields: &mut Fields) -> Result<Self, Problem> {
+        let keep_all = |top_k: i64| u32::try_from(top_k).ok().and_then(NonZeroU32::new);
+        let options = Self {
+            temperature: fields.number("temperature")?.map(|number| number as f32),
+            top_p: fields.number("top_p")?.map(|number| number as f32),
+            min_p: fields.number("min_p")?.map(|number| number as f32),
+            // -1 and 0 both mean "all" in the field.
+            top_k: fields
+                .integer("top_k", -1..=i64::from(u32::MAX))?
+                .map(keep_all),
+            seed: fields
+                .integer("seed", i64::MIN..=i64::MAX)?
+                .map(i64::cast_unsigned),
+        };
+        options.over(&Sampling::GREEDY, 0)?;
+        Ok(options)
+    }
+}
+
+impl Options {
+    /// Takes the shared parameters out of a request's body.
+    ///
+    /// # Errors
+    ///
+    /// A [`Problem`] that names the first parameter that is wrong.
+    pub(super) fn take(fields: &mut Fields) -> Result<Self, Problem> {
+        let stream = fields.boolean("stream")?.unwrap_or(false);
+        Ok(Self {
+            model: fields.string("model")?,
+            output_tokens_max: output_tokens_max(fields)?,
+            stop: stop(fields)?,
+            ignore_eos: fields.boolean("ignore_eos")?.unwrap_or(false),
+            stream,
+            include_usage: include_usage(fields, stream)?,
+            sampling: SamplingOptions::take(fields)?,
+        })
+    }
+}
+
+/// `max_completion_tokens` is the newer name of `max_tokens`; clients send one, the other or both.
+fn output_tokens_max(fields: &mut Fields) -> Result<Option<NonZeroU32>, Problem> {
+    let mut read = |name| {
+        let limit = fields.integer(name, 1..=i64::from(u32::MAX))?;
+        let fits = limit.and_then(|limit| u32::try_from(limit).ok());
+        Ok::<_, Problem>(fits.and_then(NonZeroU32::new))
+    };
+    match (read("max_tokens")?, read("max_completion_tokens")?) {
+        (Some(older), Some(newer)) if older != newer => Err(Problem::Conflict {
+            param: "max_tokens",
+            other: "max_completion_tokens",
+            cause: "they are two names of one limit",
+        }),
+        (older, newer) => Ok(newer.or(older)),
+    }
+}
+
+fn stop(fields: &mut Fields) -> Result<Vec<String>, Problem> {
+    const ACCEPTED: &str = "a string or an array of up to 4 strings";
+    let param = fields.path("stop");
+    let given = match fields.take("stop") {
+        None => return Ok(Vec::new()),
+        Some(Value::String(text)) => vec![Value::String(text)],
+        Some(Value::Array(items)) => items,
+        Some(other) => return Err(wrong_type(&param, ACCEPTED, &other)),
+    };
+    if given.len() > STOPS_MAX {
+        return Err(Problem::Value {
+            param,
+            accepted: ACCEPTED.to_owned(),
+            given: format!("{} of them", given.len()),
+        });
+    }
+    let read = |(index, item)| match item {
+        Value::String(text) if (1..=STOP_BYTES_MAX).contains(&text.len()) => Ok(text),
+        Value::String(text) => Err(Problem::Value {
+            param: format!("{param}[{index}]"),
+            accepted: format!("a string of 1 to {STOP_BYTES_MAX} bytes"),
+            given: format!("one of {}", text.len()),
+        }),
+        other => Err(wrong_type(&format!("{param}[{index}]"), "a string", &other)),
+    };
+    given.into_iter().enumerate().map(read).collect()
+}
+
+fn include_usage(fields: &mut Fields, stream: bool) -> Result<bool, Problem> {
+    let Some(options) = fields.take("stream_options") else {
+        return Ok(false);
+    };
+    if !stream {
+        return Err(Problem::Conflict {
+            param: "stream_options",
+            other: "stream",
+            cause: "it is allowed only where stream is true",
+        });
+    }
+    let mut options = Fields::of_value(options, "stream_options".to_owned())?;
+    let include = options.boolean("include_usage")?.unwrap_or(false);
+    match options.boolean("include_obfuscation")? {
+        Some(true) => {
+            let given = Value::Bool(true);
+            let param = options.path("include_obfuscation");
+            return Err(wrong_value(&param, "false", &given));
+        }
+        Some(false) | None => {}
+    }
+    options.finish()?;
+    Ok(include)
+}

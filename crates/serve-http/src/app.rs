@@ -1,0 +1,178 @@
+//! The paths of the server, as a router that a test drives without a socket.
+
+use std::sync::Arc;
+
+use axum::body::{Body, Bytes};
+use axum::extract::{Path, Request, State as Shared};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware;
+use axum::response::{Html, IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use serde_json::json;
+
+use crate::api::{ChatRequest, CompletionRequest, Header, ModelList, ModelObject};
+use crate::error::Problem;
+use crate::generate::Generation;
+use crate::lifecycle::State;
+use crate::request_id;
+use crate::service::{Service, Serving};
+use crate::stream;
+
+/// All paths over one server state.
+pub fn app(service: Arc<Service>) -> Router {
+    Router::new()
+        .route("/", get(page))
+        .route("/v1/chat/completions", post(chat))
+        .route("/v1/completions", post(complete))
+        .route("/v1/models", get(models))
+        .route("/v1/models/{*name}", get(model))
+        .route("/health", get(ready))
+        .route("/health/live", get(live))
+        .route("/health/ready", get(ready))
+        .fallback(not_found)
+        .method_not_allowed_fallback(method_not_allowed)
+        .layer(middleware::from_fn(request_id::attach))
+        .with_state(service)
+}
+
+async fn page() -> Html<&'static str> {
+    Html(include_str!("page.html"))
+}
+
+async fn chat(
+    Shared(service): Shared<Arc<Service>>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let serving = service.serving()?;
+    let body = json_body(request, service.settings().body_bytes_max).await?;
+    let chat = ChatRequest::parse(&body)?;
+    let (stream, usage) = (chat.options.stream, chat.options.include_usage);
+    let (header, generation) = serving.chat(chat).await?;
+    answer(header, generation, stream, usage).await
+}
+
+async fn complete(
+    Shared(service): Shared<Arc<Service>>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let serving = service.serving()?;
+    let body = json_body(request, service.settings().body_bytes_max).await?;
+    let completion = CompletionRequest::parse(&body)?;
+    let (stream, usage) = (completion.options.stream, completion.options.include_usage);
+    let (header, generation) = serving.complete(completion).await?;
+    answer(header, generation, stream, usage).await
+}
+
+async fn answer(
+    header: Header,
+    generation: Generation,
+    stream: bool,
+    include_usage: bool,
+) -> Result<Response, Problem> {
+    if stream {
+        Ok(stream::events(header, generation, include_usage))
+    } else {
+        stream::whole(&header, generation).await
+    }
+}
+
+async fn models(Shared(service): Shared<Arc<Service>>) -> Result<Response, Problem> {
+    let list = ModelList::from(described(service.serving()?));
+    Ok(Json(list).into_response())
+}
+
+async fn model(
+    Shared(service): Shared<Arc<Service>>,
+    Path(name): Path<String>,
+) -> Result<Response, Problem> {
+    let serving = service.serving()?;
+    if name != serving.name() {
+        return Err(Problem::ModelNotFound {
+            asked: name,
+            served: serving.name().to_owned(),
+        });
+    }
+    Ok(Json(described(serving)).into_response())
+}
+
+fn described(serving: &Serving) -> ModelObject<'_> {
+    ModelObject::new(serving.name(), serving.created(), serving.tokens_max())
+}
+
+/// Whether the process should be left alone: everything but a dead inference thread is worth
+/// waiting for.
+async fn live(Shared(service): Shared<Arc<Service>>) -> Response {
+    health(&service, |state| state != State::Failed)
+}
+
+/// Whether requests are taken.
+async fn ready(Shared(service): Shared<Arc<Service>>) -> Response {
+    health(&service, |state| state == State::Ready)
+}
+
+fn health(service: &Service, good: impl FnOnce(State) -> bool) -> Response {
+    let state = service.lifecycle().state();
+    let status = if good(state) {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
+    (status, Json(json!({ "status": state.name() }))).into_response()
+}
+
+async fn not_found(request: Request) -> Problem {
+    Problem::NotFound {
+        method: request.method().to_string(),
+        path: request.uri().path().to_owned(),
+    }
+}
+
+async fn method_not_allowed(request: Request) -> Problem {
+    Problem::MethodNotAllowed {
+        method: request.method().to_string(),
+        path: request.uri().path().to_owned(),
+    }
+}
+
+/// Reads a body that is declared as JSON and not longer than `bytes_max`. The declaration is
+/// required because it is what keeps a foreign web page from sending requests to a server on its
+/// visitor's own machine.
+async fn json_body(request: Request, bytes_max: usize) -> Result<Bytes, Problem> {
+    let content_type = request.headers().get(header::CONTENT_TYPE);
+    if !content_type.is_some_and(is_json) {
+        let given = content_type.map(|value| String::from_utf8_lossy(value.as_bytes()));
+        return Err(Problem::MediaType {
+            given: given.map_or_else(|| "absent".to_owned(), |given| format!("{given:?}")),
+        });
+    }
+    read(request.into_body(), bytes_max).await
+}
+
+async fn read(body: Body, bytes_max: usize) -> Result<Bytes, Problem> {
+    use axum::body::HttpBody;
+
+    let too_large = Problem::TooLarge { max: bytes_max };
+    if body.size_hint().lower() > bytes_max as u64 {
+        return Err(too_large);
+    }
+    axum::body::to_bytes(body, bytes_max)
+        .await
+        .map_err(|error| {
+            let cause = std::error::Error::source(&error).map(ToString::to_string);
+            // The limit's own error type is not public; its message is.
+            if cause.is_some_and(|cause| cause.contains("length limit exceeded")) {
+                too_large
+            } else {
+                Problem::Body
+            }
+        })
+}
+
+fn is_json(value: &HeaderValue) -> bool {
+    let Ok(value) = value.to_str() else {
+        return false;
+    };
+    let essence = value.split(';').next().unwrap_or_default().trim();
+    essence.eq_ignore_ascii_case("application/json")
+}

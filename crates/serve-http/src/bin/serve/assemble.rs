@@ -1,0 +1,113 @@
+//! From settings to something that can be served: the mock here, a real model in `model`.
+
+use std::sync::Arc;
+
+use serve_core::Limits;
+use serve_core::mock::{CostModel, Mock, MockConfig};
+use serve_http::Loaded;
+use serve_http::text::MockText;
+use serve_sched::Policies;
+use serve_sched::admit::QueueCap;
+
+use crate::cli::{Backend, Cli};
+use crate::console::Console;
+use crate::failure::Failure;
+
+/// A model and what a person wants to know of it.
+pub(crate) struct Assembled {
+    pub(crate) loaded: Loaded,
+    pub(crate) description: Description,
+}
+
+/// What the banner says.
+pub(crate) struct Description {
+    pub(crate) limits: Limits,
+    /// Name and value of each further line.
+    pub(crate) lines: Vec<(&'static str, String)>,
+    pub(crate) example: Example,
+}
+
+/// What the banner tells to try.
+pub(crate) enum Example {
+    /// A text to continue.
+    Continue(&'static str),
+    /// Something to say to the model.
+    #[cfg(feature = "model")]
+    Say(&'static str),
+}
+
+pub(crate) fn assemble(cli: &Cli, console: &Console) -> Result<Assembled, Failure> {
+    match cli.backend {
+        Backend::Mock => {
+            console.line("the mock backend invents its answers");
+            mock(cli)
+        }
+        #[cfg(feature = "model")]
+        Backend::Model => crate::model::assemble(cli, console),
+    }
+}
+
+/// The policies that the settings ask for.
+pub(crate) fn policies(cli: &Cli) -> Policies {
+    Policies {
+        admit: vec![Box::new(QueueCap::new(cli.queue_cap))],
+        ..Policies::default()
+    }
+}
+
+fn mock(cli: &Cli) -> Result<Assembled, Failure> {
+    const CONTEXT_DEFAULT: u32 = 2_048;
+    const BLOCK_SIZE: u32 = 16;
+
+    let context_max = cli.context.map_or(CONTEXT_DEFAULT, |context| context.get());
+    let kv_tokens = match cli.kv_tokens {
+        Some(tokens) => u64::from(tokens.get()),
+        None => {
+            u64::from(context_max.next_multiple_of(BLOCK_SIZE)) * u64::from(cli.max_batch.get())
+        }
+    };
+    let blocks = u32::try_from(kv_tokens / u64::from(BLOCK_SIZE) + 1).unwrap_or(u32::MAX);
+    let limits = Limits {
+        sequences_max: cli.max_batch.get(),
+        step_tokens_max: cli.step_tokens.get(),
+        context_max,
+        block_size: BLOCK_SIZE,
+        blocks,
+    };
+    limits.validate().map_err(|_| Failure::Usage {
+        setting: "--kv-tokens",
+        cause: format!("it must be at least {BLOCK_SIZE}, which is one block"),
+    })?;
+    let speed = cli.mock_speed.unwrap_or(1.0);
+    let config = MockConfig {
+        limits,
+        cost: CostModel::default().faster(speed),
+        seed: cli.mock_seed.unwrap_or(0),
+        vocabulary: MockText::WORDS,
+        ..MockConfig::default()
+    };
+    let name = cli.served_model_name.clone();
+    let kv_tokens = u64::from(limits.usable_blocks()) * u64::from(BLOCK_SIZE);
+    Ok(Assembled {
+        loaded: Loaded {
+            name: name.unwrap_or_else(|| "mock".to_owned()),
+            text: Arc::new(MockText::new()),
+            backend: Box::new(Mock::new(config)),
+            policies: policies(cli),
+        },
+        description: Description {
+            limits,
+            lines: vec![
+                (
+                    "device",
+                    format!("mock: the timing of a measured GPU, {speed} times as fast"),
+                ),
+                (
+                    "memory",
+                    format!("no weights, KV cache of {kv_tokens} pretended tokens"),
+                ),
+            ],
+            example: Example::Continue("Once upon a time"),
+        },
+    })
+}

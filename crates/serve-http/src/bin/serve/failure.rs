@@ -1,0 +1,81 @@
+//! Why the process ends, and with which exit code.
+
+use std::io;
+
+use thiserror::Error;
+
+/// Ended as asked.
+pub(crate) const OK: i32 = 0;
+/// A second signal cut the draining short.
+pub(crate) const SECOND_SIGNAL: i32 = 130;
+
+/// The exit codes, as `--help` shows them.
+pub(crate) const EXIT_CODES: &str = "\
+Exit codes:
+  0    stopped by SIGTERM or SIGINT (Ctrl-C), accepted requests finished or called off
+  1    failed while running
+  2    wrong usage: an unknown or contradictory setting
+  3    the model could not be loaded or failed its first request
+  4    the address could not be listened on
+  130  ended at once by a second signal";
+
+/// Why the server does not run.
+#[derive(Debug, Error)]
+pub(crate) enum Failure {
+    /// The operating system refused something that a server needs.
+    #[error("{0}")]
+    Runtime(io::Error),
+    /// A setting is wrong, or two contradict each other.
+    #[error("{setting}: {cause}")]
+    Usage {
+        setting: &'static str,
+        cause: String,
+    },
+    /// The model could not be loaded.
+    #[cfg(feature = "model")]
+    #[error("the model could not be loaded: {0}")]
+    Load(#[from] serve_model::load::LoadError),
+    /// The model could not be fetched.
+    #[cfg(feature = "model")]
+    #[error("the model could not be fetched: {0}")]
+    Hub(#[from] serve_model::hub::HubError),
+    /// The thread that loads the model ended without an answer.
+    #[error("the model could not be loaded: the loader panicked")]
+    LoaderPanicked,
+    /// The model was loaded and cannot be served.
+    #[error("the model cannot be served: {0}")]
+    Launch(serve_http::LaunchError),
+    /// The address is taken, not there, or not allowed.
+    #[error(
+        "cannot listen on {host}:{port}: {}; choose another with --host and --port",
+        reason(cause)
+    )]
+    Listen {
+        host: String,
+        port: u16,
+        cause: io::Error,
+    },
+}
+
+impl Failure {
+    pub(crate) fn exit_code(&self) -> i32 {
+        match self {
+            Self::Runtime(_) => 1,
+            Self::Usage { .. } => 2,
+            #[cfg(feature = "model")]
+            Self::Load(_) | Self::Hub(_) => 3,
+            Self::LoaderPanicked | Self::Launch(_) => 3,
+            Self::Listen { .. } => 4,
+        }
+    }
+}
+
+/// The system's answer without its error number.
+fn reason(cause: &io::Error) -> String {
+    match cause.kind() {
+        io::ErrorKind::AddrInUse => "the address is in use".to_owned(),
+        io::ErrorKind::AddrNotAvailable => "this machine has no such address".to_owned(),
+        io::ErrorKind::PermissionDenied => "it needs more rights than this user has".to_owned(),
+        _ => cause.to_string(),
+    }
+}

@@ -1,0 +1,295 @@
+//! A real model: found, loaded with progress, and joined to the edge's idea of a text.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::{Map, Value, json};
+use serve_core::{Backend as _, Sampling, TokenId};
+use serve_http::Loaded;
+use serve_http::api::Message;
+use serve_http::text::{Detokenize, Text, TextError};
+use serve_model::detokenizer::Detokenizer;
+use serve_model::hub::{self, HubOptions};
+use serve_model::load::{LoadOptions, Model, Progress, Source, load};
+use serve_model::template::{ChatInputs, ChatTemplate};
+use serve_model::tokenizer::Tokenizer;
+
+use crate::assemble::{Assembled, Description, Example, policies};
+use crate::cli::Cli;
+use crate::console::Console;
+use crate::failure::Failure;
+use crate::progress::{Meter, mib};
+
+pub(crate) fn assemble(cli: &Cli, console: &Console) -> Result<Assembled, Failure> {
+    let source = source(cli, console)?;
+    let options = LoadOptions {
+        sequences_max: cli.max_batch.get(),
+        step_tokens_max: cli.step_tokens.get(),
+        context_max: cli.context.map(|context| context.get()),
+        kv_tokens: cli.kv_tokens.map(|tokens| u64::from(tokens.get())),
+        ..LoadOptions::default()
+    };
+    let mut meter = Meter::new(*console);
+    let Model {
+        backend,
+        tokenizer,
+        chat_template,
+        generation,
+        info,
+    } = load(&source, &options, &mut |progress| match progress {
+        Progress::Weights { bytes, bytes_total } => meter.show("weights", bytes, bytes_total),
+        Progress::Cache { .. } => meter.finish(),
+    })?;
+    drop(meter);
+    for ignored in &generation.ignored {
+        console.line(&format!(
+            "generation_config.json: {ignored} is not supported and ignored"
+        ));
+    }
+    let sampling = generation.sampling().map_err(|error| Failure::Usage {
+        setting: "generation_config.json",
+        cause: error.to_string(),
+    })?;
+    let example = match (&source, &chat_template) {
+        (Source::Embedded, _) => {
+            Example::Continue("It is a truth universally acknowledged, that a young man")
+        }
+        (_, Some(_)) => Example::Say("Why is the sky blue?"),
+        (_, None) => Example::Continue("Once upon a time"),
+    };
+    let description = Description {
+        limits: backend.limits(),
+        lines: vec![
+            (
+                "kind",
+                format!(
+                    "{}, {} parameters",
+                    info.architecture.name(),
+                    grouped(info.parameters)
+                ),
+            ),
+            ("device", info.device.clone()),
+            (
+                "dtype",
+                format!("{} (stored as {})", info.dtype, info.stored_dtype),
+            ),
+            (
+                "memory",
+                format!(
+                    "weights {}, KV cache {} for {} tokens",
+                    mib(info.weights_bytes),
+                    mib(info.kv_bytes),
+                    grouped(info.kv_tokens)
+                ),
+            ),
+        ],
+        example,
+    };
+    let name = cli.served_model_name.clone();
+    let name = name.unwrap_or_else(|| named(&source, cli.model.as_deref(), &info.name));
+    let text = ModelText {
+        tokenizer,
+        chat_template,
+        stop_tokens: generation.stop.into(),
+        sampling,
+    };
+    Ok(Assembled {
+        loaded: Loaded {
+            name,
+            text: Arc::new(text),
+            backend: Box::new(backend),
+            policies: policies(cli),
+        },
+        description,
+    })
+}
+
+/// A folder if there is one of that name; else, if it can be one, a name on the hub.
+fn source(cli: &Cli, console: &Console) -> Result<Source, Failure> {
+    let Some(model) = &cli.model else {
+        return Ok(Source::Embedded);
+    };
+    if Path::new(model).is_dir() || !is_hub_name(model) {
+        if cli.revision.is_some() {
+            return Err(Failure::Usage {
+                setting: "--revision",
+                cause: format!("it belongs to a model on the hub, and --model {model} is a path"),
+            });
+        }
+        return Ok(Source::Folder(model.into()));
+    }
+    let options = HubOptions::from_env()?;
+    let revision = cli.revision.as_deref().unwrap_or("main");
+    console.line(&format!(
+        "fetching {model} ({revision}) from {}",
+        options.endpoint
+    ));
+    let mut meter = Meter::new(*console);
+    let folder = hub::fetch(model, revision, &options, &mut |progress| {
+        meter.show(progress.file, progress.bytes_done, progress.bytes_total);
+    })?;
+    meter.finish();
+    Ok(Source::Folder(folder))
+}
+
+/// `ORG/NAME` and nothing that only a path can be.
+fn is_hub_name(model: &str) -> bool {
+    let is_part = |part: &str| {
+        let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+        !part.is_empty() && !part.starts_with('.') && part.chars().all(allowed)
+    };
+    match model.split_once('/') {
+        Some((org, name)) => is_part(org) && is_part(name),
+        None => false,
+    }
+}
+
+/// The name that clients ask for: the hub's where it came from there, else the folder's.
+fn named(source: &Source, asked: Option<&str>, own: &str) -> String {
+    match (source, asked) {
+        (Source::Folder(folder), Some(asked)) if !folder.ends_with(asked) => asked.to_owned(),
+        _ => own.to_owned(),
+    }
+}
+
+/// A model's tokenizer and template as the edge wants them.
+struct ModelText {
+    tokenizer: Arc<Tokenizer>,
+    chat_template: Option<ChatTemplate>,
+    stop_tokens: Arc<[TokenId]>,
+    sampling: Sampling,
+}
+
+impl ModelText {
+    fn tokens(
+        result: Result<Vec<TokenId>, serve_model::tokenizer::TokenizerError>,
+    ) -> Result<Vec<TokenId>, TextError> {
+        result.map_err(|error| TextError::Tokenizer {
+            cause: error.to_string(),
+        })
+    }
+}
+
+impl Text for ModelText {
+    fn encode(&self, text: &str) -> Result<Vec<TokenId>, TextError> {
+        Self::tokens(self.tokenizer.encode_with_special(text))
+    }
+
+    fn encode_chat(
+        &self,
+        messages: &[Message],
+        variables: &Map<String, Value>,
+    ) -> Result<Vec<TokenId>, TextError> {
+        let template = self.chat_template.as_ref().ok_or(TextError::NoTemplate)?;
+        let as_json = |message: &Message| match &message.name {
+            None => json!({"role": message.role.name(), "content": message.content}),
+            Some(name) => {
+                json!({"role": message.role.name(), "content": message.content, "name": name})
+            }
+        };
+        let messages: Vec<Value> = messages.iter().map(as_json).collect();
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        let inputs = ChatInputs {
+            messages: &messages,
+            tools: None,
+            variables: Some(variables),
+            add_generation_prompt: true,
+            now_unix_s: since.map_or(0, |since| since.as_secs().cast_signed()),
+        };
+        let prompt = template
+            .render(&inputs)
+            .map_err(|error| TextError::Template {
+                cause: error.to_string(),
+            })?;
+        Self::tokens(self.tokenizer.encode(&prompt))
+    }
+
+    fn detokenizer(&self) -> Box<dyn Detokenize> {
+        Box::new(ModelDetokenizer(Some(Detokenizer::new(
+            &self.tokenizer,
+            true,
+        ))))
+    }
+
+    fn vocabulary(&self) -> u32 {
+        u32::try_from(self.tokenizer.vocab_size()).unwrap_or(u32::MAX)
+    }
+
+    fn stop_tokens(&self) -> &Arc<[TokenId]> {
+        &self.stop_tokens
+    }
+
+    fn sampling(&self) -> Sampling {
+        self.sampling
+    }
+}
+
+/// Gone once the text is finished.
+struct ModelDetokenizer(Option<Detokenizer>);
+
+impl Detokenize for ModelDetokenizer {
+    fn push(&mut self, token: TokenId, out: &mut String) {
+        if let Some(text) = self.0.as_mut().and_then(|inner| inner.push(token)) {
+            out.push_str(&text);
+        }
+    }
+
+    fn finish(&mut self, out: &mut String) {
+        if let Some(text) = self.0.take().and_then(Detokenizer::finish) {
+            out.push_str(&text);
+        }
+    }
+}
+
+/// `1969088` as `1,969,088`.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index) % 3 == 0 {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_not_taken_for_a_name_on_the_hub() {
+        assert!(is_hub_name("Qwen/Qwen2.5-0.5B-Instruct"));
+        for path in [
+            "./model",
+            "../a/b",
+            "/models/a",
+            "model",
+            "a/b/c",
+            "a/",
+            "~/x",
+        ] {
+            assert!(!is_hub_name(path), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_model_is_named_as_it_was_asked_for() {
+        let folder = |path: &str| Source::Folder(path.into());
+        let cached = folder("/cache/models--Org--Name/snapshots/abc");
+        assert_eq!(named(&cached, Some("Org/Name"), "abc"), "Org/Name");
+        assert_eq!(
+            named(&folder("/models/tiny"), Some("/models/tiny"), "tiny"),
+            "tiny"
+        );
+        assert_eq!(named(&Source::Embedded, None, "austen-2m"), "austen-2m");
+    }
+
+    #[test]
+    fn numbers_are_grouped_by_threes() {
+        let shown = [7, 1_000, 1_969_088].map(grouped);
+        assert_eq!(shown, ["7", "1,000", "1,969,088"]);
+    }
+}

@@ -1,0 +1,386 @@
+//! Everything that can go wrong for a client, and the one place that says which status, code and
+//! `Retry-After` it becomes.
+//!
+//! Every failing answer of the server, on every path, has the same body:
+//!
+//! ```json
+//! {"error": {"message": "...", "type": "...", "param": "...", "code": "..."}}
+//! ```
+
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use serve_core::{CancelReason, InvalidRequest, InvalidSampling, Limit, Refusal, Span};
+use thiserror::Error;
+
+use crate::lifecycle::State;
+
+/// What a client is told instead of an answer.
+#[derive(Clone, Debug, Error, PartialEq)]
+pub enum Problem {
+    /// The body is not JSON.
+    #[error("the body is not valid JSON: {cause} (line {line}, column {column})")]
+    Syntax {
+        /// What the parser met.
+        cause: String,
+        /// Counted from 1.
+        line: usize,
+        /// Counted from 1.
+        column: usize,
+    },
+    /// A value of another JSON type than the parameter takes.
+    #[error("{param} must be {accepted}, not {given}")]
+    Type {
+        /// The parameter, as a path: `messages[0].role`.
+        param: String,
+        /// What it takes.
+        accepted: String,
+        /// What came.
+        given: String,
+    },
+    /// A value outside what the parameter accepts.
+    #[error("{param} must be {accepted}, not {given}")]
+    Value {
+        /// The parameter, as a path.
+        param: String,
+        /// What it takes.
+        accepted: String,
+        /// What came.
+        given: String,
+    },
+    /// A sampling parameter out of range.
+    #[error(transparent)]
+    Sampling(#[from] InvalidSampling),
+    /// A parameter without which the request means nothing.
+    #[error("{param} is missing; it must be {accepted}")]
+    Missing {
+        /// The parameter, as a path.
+        param: String,
+        /// What it takes.
+        accepted: &'static str,
+    },
+    /// A parameter of the OpenAI API that this server knows and does not do.
+    #[error("{param} is not supported here: leave it out or give {accepted}")]
+    Unsupported {
+        /// The parameter, as a path.
+        param: String,
+        /// The values under which it changes nothing.
+        accepted: &'static str,
+    },
+    /// A parameter that nobody knows.
+    #[error("{param} is not a known parameter")]
+    UnknownParameter {
+        /// The parameter, as a path.
+        param: String,
+    },
+    /// Two parameters that contradict each other.
+    #[error("{param} contradicts {other}: {cause}")]
+    Conflict {
+        /// The parameter to change.
+        param: &'static str,
+        /// The one that it contradicts.
+        other: &'static str,
+        /// In what.
+        cause: &'static str,
+    },
+    /// The text cannot be turned into tokens.
+    #[error("{param} cannot be encoded: {cause}")]
+    Encoding {
+        /// `prompt` or `messages`.
+        param: &'static str,
+        /// The tokenizer's or the chat template's own words.
+        cause: String,
+    },
+    /// The prompt leaves no room for an answer, or the limit asked for does not fit.
+    #[error(
+        "{param}: the prompt holds {prompt} tokens and {output} more are asked for, but one request can \
+         hold {max} in all"
+    )]
+    ContextLength {
+        /// The parameter to make smaller.
+        param: &'static str,
+        /// Tokens in the prompt.
+        prompt: u64,
+        /// Tokens asked for.
+        output: u64,
+        /// Tokens that fit.
+        max: u64,
+    },
+    /// Another model than the one that is served.
+    #[error("the model {asked:?} does not exist here; this server serves {served:?}")]
+    ModelNotFound {
+        /// The name asked for.
+        asked: String,
+        /// The name that would have been right.
+        served: String,
+    },
+    /// No such path.
+    #[error("no such path: {method} {path}; GET / shows what there is")]
+    NotFound {
+        /// The method.
+        method: String,
+        /// The path.
+        path: String,
+    },
+    /// The path exists, the method does not.
+    #[error("{path} does not take {method}")]
+    MethodNotAllowed {
+        /// The method.
+        method: String,
+        /// The path.
+        path: String,
+    },
+    /// The body is not declared as JSON.
+    #[error("the Content-Type must be application/json, not {given}")]
+    MediaType {
+        /// What the client declared.
+        given: String,
+    },
+    /// The body is longer than the server reads.
+    #[error("the body is longer than {max} bytes")]
+    TooLarge {
+        /// The most that is read.
+        max: usize,
+    },
+    /// The body broke off.
+    #[error("the body could not be read to its end")]
+    Body,
+    /// The scheduler did not take the request.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The request means nothing to the scheduler.
+    #[error(transparent)]
+    Request(#[from] InvalidRequest),
+    /// The server does not take requests in its present state.
+    #[error("the server is {0} and takes no requests")]
+    NotReady(State),
+    /// The backend failed under the request.
+    #[error("the model failed while it worked on this request: {cause}")]
+    Backend {
+        /// The backend's own words.
+        cause: String,
+    },
+    /// The inference thread is gone.
+    #[error("the inference thread has stopped")]
+    EngineStopped,
+    /// The request was called off.
+    #[error("the request was cancelled: {}", because(*.0))]
+    Cancelled(CancelReason),
+    /// The client reads more slowly than the model writes, by more than the server keeps.
+    #[error("the request was cancelled: the client fell more than {buffered} tokens behind")]
+    SlowReader {
+        /// Tokens that the server keeps for a client.
+        buffered: usize,
+    },
+}
+
+/// The three things about a problem that do not depend on its numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kind {
+    /// The HTTP status.
+    pub status: StatusCode,
+    /// The OpenAI error type.
+    pub family: &'static str,
+    /// The machine-readable code.
+    pub code: &'static str,
+}
+
+impl Problem {
+    /// Status, type and code.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Syntax { .. } => bad_request("invalid_json"),
+            Self::Type { .. } => bad_request("invalid_type"),
+            Self::Value { .. } | Self::Sampling(_) | Self::Request(_) => {
+                bad_request("invalid_value")
+            }
+            Self::Missing { .. } => bad_request("missing_required_parameter"),
+            Self::Unsupported { .. } => bad_request("unsupported_parameter"),
+            Self::UnknownParameter { .. } => bad_request("unknown_parameter"),
+            Self::Conflict { .. } => bad_request("conflicting_parameters"),
+            Self::Encoding { .. } => bad_request("invalid_text"),
+            Self::ContextLength { .. } => bad_request("context_length_exceeded"),
+            Self::Body => bad_request("incomplete_body"),
+            Self::ModelNotFound { .. } => invalid(StatusCode::NOT_FOUND, "model_not_found"),
+            Self::NotFound { .. } => invalid(StatusCode::NOT_FOUND, "not_found"),
+            Self::MethodNotAllowed { .. } => {
+                invalid(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed")
+            }
+            Self::MediaType { .. } => {
+                invalid(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type")
+            }
+            Self::TooLarge { .. } => invalid(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"),
+            Self::Refused(refusal) => refused(refusal),
+            Self::NotReady(State::Draining | State::Stopped) => unavailable("shutting_down"),
+            Self::NotReady(State::Failed) | Self::EngineStopped => unavailable("engine_stopped"),
+            Self::NotReady(_) => unavailable("not_ready"),
+            Self::Backend { .. } => Kind {
+                status: StatusCode::INTERNAL_SERVER_ERROR,
+                family: "server_error",
+                code: "backend_error",
+            },
+            Self::Cancelled(CancelReason::Drain) => unavailable("shutting_down"),
+            Self::Cancelled(CancelReason::Deadline) => Kind {
+                status: StatusCode::GATEWAY_TIMEOUT,
+                family: "server_error",
+                code: "deadline_exceeded",
+            },
+            Self::Cancelled(CancelReason::Client) => bad_request("cancelled"),
+            Self::SlowReader { .. } => bad_request("slow_reader"),
+        }
+    }
+
+    /// The parameter that is to blame, as a path into the body.
+    pub fn param(&self) -> Option<&str> {
+        match self {
+            Self::Type { param, .. }
+            | Self::Value { param, .. }
+            | Self::Missing { param, .. }
+            | Self::Unsupported { param, .. }
+            | Self::UnknownParameter { param } => Some(param),
+            Self::Conflict { param, .. }
+            | Self::Encoding { param, .. }
+            | Self::ContextLength { param, .. } => Some(param),
+            Self::Sampling(InvalidSampling::Temperature(_)) => Some("temperature"),
+            Self::Sampling(InvalidSampling::TopP(_)) => Some("top_p"),
+            Self::Sampling(InvalidSampling::MinP(_)) => Some("min_p"),
+            Self::ModelNotFound { .. } => Some("model"),
+            _ => None,
+        }
+    }
+
+    /// When it is worth trying again, if that is known.
+    pub fn retry_after(&self) -> Option<Span> {
+        match self {
+            Self::Refused(refusal) => refusal.retry_after(),
+            _ => None,
+        }
+    }
+
+    /// The error object, as it stands in a body or in a stream.
+    pub fn body(&self) -> ErrorBody<'_> {
+        let kind = self.kind();
+        ErrorBody {
+            error: ErrorObject {
+                message: self.to_string(),
+                family: kind.family,
+                param: self.param(),
+                code: kind.code,
+            },
+        }
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let mut response = (self.kind().status, Json(self.body())).into_response();
+        if let Some(wait) = self.retry_after() {
+            // The header counts whole seconds; rounding down would invite the client too early.
+            let seconds = wait.as_nanos().div_ceil(1_000_000_000).max(1);
+            let headers = response.headers_mut();
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+}
+
+/// The body of a failing answer.
+#[derive(Debug, Serialize)]
+pub struct ErrorBody<'a> {
+    error: ErrorObject<'a>,
+}
+
+#[derive(Debug, Serialize)]
+struct ErrorObject<'a> {
+    message: String,
+    #[serde(rename = "type")]
+    family: &'static str,
+    param: Option<&'a str>,
+    code: &'static str,
+}
+
+/// A refusal's status: 503 for what the server lacks, 429 for what the tenant has used up, 400 for
+/// what can never be served.
+fn refused(refusal: &Refusal) -> Kind {
+    let later = matches!(refusal, Refusal::Later { .. });
+    match refusal.limit() {
+        Limit::Draining => unavailable("shutting_down"),
+        Limit::TenantRate { .. } => Kind {
+            status: StatusCode::TOO_MANY_REQUESTS,
+            family: "rate_limit_error",
+            code: "rate_limit_exceeded",
+        },
+        Limit::GlobalRate => unavailable("server_rate_exceeded"),
+        Limit::Context { .. } => bad_request("context_length_exceeded"),
+        Limit::KvBlocks { .. } => bad_request("kv_capacity_exceeded"),
+        Limit::RateBurst { .. } => bad_request("rate_burst_exceeded"),
+        Limit::Deadline { .. } if later => unavailable("deadline_unreachable"),
+        Limit::Deadline { .. } => Kind {
+            status: StatusCode::GATEWAY_TIMEOUT,
+            family: "server_error",
+            code: "deadline_exceeded",
+        },
+        _ if later => unavailable("overloaded"),
+        _ => bad_request("never_served"),
+    }
+}
+
+fn invalid(status: StatusCode, code: &'static str) -> Kind {
+    Kind {
+        status,
+        family: "invalid_request_error",
+        code,
+    }
+}
+
+fn bad_request(code: &'static str) -> Kind {
+    invalid(StatusCode::BAD_REQUEST, code)
+}
+
+fn unavailable(code: &'static str) -> Kind {
+    Kind {
+        status: StatusCode::SERVICE_UNAVAILABLE,
+        family: "server_error",
+        code,
+    }
+}
+
+fn because(reason: CancelReason) -> &'static str {
+    match reason {
+        CancelReason::Client => "the client called it off",
+        CancelReason::Deadline => "its deadline passed",
+        CancelReason::Drain => "the server is shutting down",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_is_rounded_up_to_a_whole_second() {
+        let header = |retry_after| {
+            let limit = Limit::QueueDepth { waiting: 4, max: 4 };
+            let problem = Problem::Refused(Refusal::Later { limit, retry_after });
+            let response = problem.into_response();
+            assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+            let value = response.headers().get(header::RETRY_AFTER)?;
+            Some(value.to_str().unwrap().to_owned())
+        };
+        assert_eq!(header(None), None);
+        assert_eq!(header(Some(Span::from_millis(1))).unwrap(), "1");
+        assert_eq!(header(Some(Span::from_millis(1_001))).unwrap(), "2");
+    }
+
+    #[test]
+    fn what_can_never_fit_is_the_clients_mistake() {
+        let limit = Limit::Context {
+            needed: 600,
+            max: 512,
+        };
+        let kind = Problem::Refused(Refusal::Never { limit }).kind();
+        assert_eq!(kind.status, StatusCode::BAD_REQUEST);
+        assert_eq!(kind.code, "context_length_exceeded");
+    }
+}

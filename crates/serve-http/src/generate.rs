@@ -1,0 +1,170 @@
+//! One answer being made: tokens in, text out, in the request's own task.
+
+use serve_core::{EventKind, FinishReason};
+
+use crate::api::Counted;
+use crate::error::Problem;
+use crate::stop::StopMatcher;
+use crate::telemetry::RequestLog;
+use crate::text::Detokenize;
+use crate::worker::{Ticket, Update};
+
+/// A piece of an answer.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Piece {
+    /// Text, never empty.
+    Text(String),
+    /// The answer is complete. The last piece.
+    End {
+        /// Why it ended.
+        finish: FinishReason,
+        /// What it used.
+        usage: Counted,
+    },
+}
+
+/// An answer that is being made. Dropping it calls the request off, wherever it is.
+pub struct Generation {
+    /// Gone when nothing more is wanted from the engine.
+    ticket: Option<Ticket>,
+    detokenizer: Box<dyn Detokenize>,
+    stops: StopMatcher,
+    /// The end, while the text before it is on its way out.
+    end: Option<Piece>,
+    prompt_tokens: u32,
+    log: RequestLog,
+}
+
+/// What an update means for the answer.
+enum Turn {
+    GoOn,
+    End(Piece),
+    Fail(Problem),
+}
+
+impl Generation {
+    pub(crate) fn new(
+        ticket: Ticket,
+        detokenizer: Box<dyn Detokenize>,
+        stops: StopMatcher,
+        prompt_tokens: u32,
+        log: RequestLog,
+    ) -> Self {
+        Self {
+            ticket: Some(ticket),
+            detokenizer,
+            stops,
+            end: None,
+            prompt_tokens,
+            log,
+        }
+    }
+
+    /// Waits until the scheduler has taken the request, so that a refusal still has a status.
+    ///
+    /// # Errors
+    ///
+    /// The [`Problem`] that it ran into instead.
+    pub async fn accepted(&mut self) -> Result<(), Problem> {
+        match self.update().await {
+            Update::Accepted => Ok(()),
+            update => match self.turn(update, &mut String::new()) {
+                Turn::Fail(problem) => Err(problem),
+                Turn::GoOn | Turn::End(_) => Ok(()),
+            },
+        }
+    }
+
+    /// The next piece; `None` after the last one or after a problem.
+    pub async fn next(&mut self) -> Option<Result<Piece, Problem>> {
+        if let Some(end) = self.end.take() {
+            return Some(Ok(end));
+        }
+        while self.ticket.is_some() {
+            let update = self.update().await;
+            let mut text = String::new();
+            match self.turn(update, &mut text) {
+                Turn::GoOn => {}
+                Turn::End(end) => {
+                    self.ticket = None;
+                    if text.is_empty() {
+                        return Some(Ok(end));
+                    }
+                    self.end = Some(end);
+                }
+                Turn::Fail(problem) => {
+                    self.ticket = None;
+                    self.log.outcome = problem.kind().code;
+                    return Some(Err(problem));
+                }
+            }
+            if !text.is_empty() {
+                return Some(Ok(Piece::Text(text)));
+            }
+        }
+        None
+    }
+
+    async fn update(&mut self) -> Update {
+        match &mut self.ticket {
+            Some(ticket) => ticket.next().await,
+            None => Update::EngineStopped,
+        }
+    }
+
+    /// Takes in one update; its text goes to `out`.
+    fn turn(&mut self, update: Update, out: &mut String) -> Turn {
+        let event = match update {
+            Update::Accepted => return Turn::GoOn,
+            Update::Refused(refusal) => return Turn::Fail(Problem::Refused(refusal)),
+            Update::EngineStopped => return Turn::Fail(Problem::EngineStopped),
+            Update::FellBehind(buffered) => return Turn::Fail(Problem::SlowReader { buffered }),
+            Update::Happened(event) => event,
+        };
+        self.log.saw(&event);
+        match event.kind {
+            EventKind::Started => Turn::GoOn,
+            EventKind::Token { token, .. } => {
+                let mut text = String::new();
+                self.detokenizer.push(token, &mut text);
+                if self.stops.push(&text, out) {
+                    self.stopped_by_text()
+                } else {
+                    Turn::GoOn
+                }
+            }
+            EventKind::Finished { reason, usage } => {
+                let mut text = String::new();
+                self.detokenizer.finish(&mut text);
+                if self.stops.push(&text, out) {
+                    return self.stopped_by_text();
+                }
+                self.stops.finish(out);
+                self.log.outcome = match reason {
+                    FinishReason::Stop => "stop",
+                    FinishReason::Length => "length",
+                };
+                Turn::End(Piece::End {
+                    finish: reason,
+                    usage: usage.into(),
+                })
+            }
+            EventKind::Cancelled { reason, .. } => Turn::Fail(Problem::Cancelled(reason)),
+            EventKind::Failed { cause, .. } => Turn::Fail(Problem::Backend {
+                cause: cause.to_string(),
+            }),
+        }
+    }
+
+    fn stopped_by_text(&mut self) -> Turn {
+        self.log.outcome = "stop_text";
+        Turn::End(Piece::End {
+            finish: FinishReason::Stop,
+            usage: Counted {
+                prompt_tokens: self.prompt_tokens,
+                output_tokens: self.log.output_tokens(),
+                cached_tokens: None,
+            },
+        })
+    }
+}

@@ -1,0 +1,110 @@
+//! Where the server is in its life, and who may know: one value, moved forward only.
+//!
+//! ```text
+//! loading -> warming -> ready -> draining -> stopped
+//!                         \-> failed (the inference thread is gone)
+//! ```
+
+use std::fmt;
+
+use tokio::sync::watch;
+
+/// A stage of the server's life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum State {
+    /// The model is being read; the port is open and answers that it is not ready.
+    Loading,
+    /// A first request runs through the whole path.
+    Warming,
+    /// Requests are taken.
+    Ready,
+    /// The inference thread has stopped by itself; nothing can be served any more.
+    Failed,
+    /// Accepted work is finished, new work is refused.
+    Draining,
+    /// Nothing runs; the process ends.
+    Stopped,
+}
+
+impl State {
+    /// The name in `/health/ready`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Loading => "loading",
+            Self::Warming => "warming",
+            Self::Ready => "ready",
+            Self::Failed => "failed",
+            Self::Draining => "draining",
+            Self::Stopped => "stopped",
+        }
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The present stage, shared.
+#[derive(Debug)]
+pub struct Lifecycle {
+    state: watch::Sender<State>,
+}
+
+impl Lifecycle {
+    /// A server that has just been started.
+    pub fn new() -> Self {
+        Self {
+            state: watch::Sender::new(State::Loading),
+        }
+    }
+
+    /// The present stage.
+    pub fn state(&self) -> State {
+        *self.state.borrow()
+    }
+
+    /// Moves on to `next`. Returns whether it did: a stage that has passed does not come back, so a
+    /// model that has finished loading cannot make a draining server ready.
+    pub fn advance(&self, next: State) -> bool {
+        self.state.send_if_modified(|state| {
+            let forward = *state < next;
+            if forward {
+                *state = next;
+            }
+            forward
+        })
+    }
+
+    /// Waits until the server has reached `stage` or passed it, and says where it is then.
+    pub async fn reached(&self, stage: State) -> State {
+        let mut changes = self.state.subscribe();
+        match changes.wait_for(|state| *state >= stage).await {
+            Ok(state) => *state,
+            // The sender is `self`, so it outlives this borrow.
+            Err(_) => State::Stopped,
+        }
+    }
+}
+
+impl Default for Lifecycle {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stage_that_has_passed_does_not_come_back() {
+        let lifecycle = Lifecycle::new();
+        assert!(lifecycle.advance(State::Warming));
+        assert!(lifecycle.advance(State::Draining));
+        assert!(!lifecycle.advance(State::Ready));
+        assert!(!lifecycle.advance(State::Failed));
+        assert_eq!(lifecycle.state(), State::Draining);
+    }
+}

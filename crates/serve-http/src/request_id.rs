@@ -1,0 +1,37 @@
+//! `x-request-id` on every answer: the client's own if it sent a usable one, else a fresh one.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use axum::extract::Request;
+use axum::http::{HeaderName, HeaderValue};
+use axum::middleware::Next;
+use axum::response::Response;
+use serve_core::rng::mix2;
+
+const NAME: HeaderName = HeaderName::from_static("x-request-id");
+
+/// Longer ones are replaced: they end up in logs.
+const BYTES_MAX: usize = 128;
+
+pub(crate) async fn attach(request: Request, next: Next) -> Response {
+    let sent = request.headers().get(NAME).filter(|id| is_usable(id));
+    let id = sent.cloned().unwrap_or_else(fresh);
+    let mut response = next.run(request).await;
+    response.headers_mut().insert(NAME, id);
+    response
+}
+
+fn is_usable(id: &HeaderValue) -> bool {
+    let bytes = id.as_bytes();
+    (1..=BYTES_MAX).contains(&bytes.len()) && bytes.iter().all(u8::is_ascii_graphic)
+}
+
+fn fresh() -> HeaderValue {
+    static BOOT: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(0));
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let id = format!("req-{:016x}", mix2(*BOOT, count));
+    HeaderValue::try_from(id).unwrap_or_else(|_| HeaderValue::from_static("req-unknown"))
+}

@@ -1,0 +1,118 @@
+//! One log line for each request that reached the engine, with where its time went.
+
+use serve_core::{Event, EventKind, Span, Time};
+use tracing::info;
+
+/// Follows one request and writes its line when it is dropped, however it ended.
+#[derive(Debug)]
+pub(crate) struct RequestLog {
+    /// The answer's id, as the client sees it.
+    pub(crate) id: String,
+    /// How it ended; `cancelled` until something else is known, because a client that goes away
+    /// says nothing.
+    pub(crate) outcome: &'static str,
+    prompt_tokens: u32,
+    output_tokens: u32,
+    arrival: Time,
+    started: Option<Time>,
+    first_token: Option<Time>,
+    last: Time,
+}
+
+impl RequestLog {
+    pub(crate) fn new(id: String, arrival: Time, prompt_tokens: u32) -> Self {
+        Self {
+            id,
+            outcome: "cancelled",
+            prompt_tokens,
+            output_tokens: 0,
+            arrival,
+            started: None,
+            first_token: None,
+            last: arrival,
+        }
+    }
+
+    pub(crate) fn saw(&mut self, event: &Event) {
+        self.last = event.at;
+        match event.kind {
+            EventKind::Started => self.started = Some(event.at),
+            EventKind::Token { .. } => {
+                self.first_token.get_or_insert(event.at);
+                self.output_tokens += 1;
+            }
+            _ => {}
+        }
+    }
+
+    /// Tokens that this request's task has seen.
+    pub(crate) fn output_tokens(&self) -> u32 {
+        self.output_tokens
+    }
+
+    /// Waiting, from the first segment to the first token, and from there to the end; a part that
+    /// was not reached is zero.
+    fn parts(&self) -> [Span; 3] {
+        let started = self.started.unwrap_or(self.last);
+        let first_token = self.first_token.unwrap_or(self.last).max(started);
+        [
+            started.since(self.arrival),
+            first_token.since(started),
+            self.last.since(first_token),
+        ]
+    }
+}
+
+impl Drop for RequestLog {
+    fn drop(&mut self) {
+        let [queue, prefill, decode] = self.parts().map(rounded);
+        info!(
+            id = self.id,
+            outcome = self.outcome,
+            prompt_tokens = self.prompt_tokens,
+            output_tokens = self.output_tokens,
+            queue_ms = queue,
+            prefill_ms = prefill,
+            decode_ms = decode,
+            "request"
+        );
+    }
+}
+
+/// Milliseconds with one decimal: enough for a log line.
+fn rounded(span: Span) -> f64 {
+    (span.as_millis_f64() * 10.0).round() / 10.0
+}
+
+#[cfg(test)]
+mod tests {
+    use serve_core::{RequestId, TokenId};
+
+    use super::*;
+
+    #[test]
+    fn the_three_parts_add_up_to_the_whole() {
+        let mut log = RequestLog::new("a".to_owned(), Time::from_millis(10), 3);
+        let event = |millis, kind| Event {
+            request: RequestId::new(1),
+            at: Time::from_millis(millis),
+            kind,
+        };
+        let token = |index| EventKind::Token {
+            token: TokenId::new(0),
+            index,
+        };
+        log.saw(&event(14, EventKind::Started));
+        log.saw(&event(20, token(0)));
+        log.saw(&event(50, token(1)));
+        assert_eq!(log.parts().map(Span::as_millis), [4, 6, 30]);
+        assert_eq!(log.output_tokens(), 2);
+    }
+
+    #[test]
+    fn a_request_that_never_started_only_waited() {
+        let mut log = RequestLog::new("a".to_owned(), Time::from_millis(10), 3);
+        log.last = Time::from_millis(15);
+        assert_eq!(log.parts().map(Span::as_millis), [5, 0, 0]);
+    }
+}

@@ -1,0 +1,137 @@
+//! The loop of the inference thread: take what has come, let the engine run one step, wait as long
+//! as it says, hand on what happened.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use serve_core::{Backend, Time};
+use serve_sched::{Engine, Progress};
+use tokio::sync::mpsc;
+use tracing::{debug, warn};
+
+use super::clock::Clock;
+use super::inbox::{Command, Inbox};
+use super::live::{Batch, Update};
+use super::reading::Reading;
+
+pub(super) struct Drive {
+    engine: Engine<Box<dyn Backend + Send>>,
+    inbox: Arc<Inbox>,
+    batches: mpsc::Sender<Batch>,
+    clock: Clock,
+    reading: Arc<Mutex<Reading>>,
+    /// What the next batch will hold.
+    batch: Batch,
+    /// The latest time that the engine has been told.
+    told: Time,
+}
+
+impl Drive {
+    pub(super) fn new(
+        engine: Engine<Box<dyn Backend + Send>>,
+        inbox: Arc<Inbox>,
+        batches: mpsc::Sender<Batch>,
+        clock: Clock,
+        reading: Arc<Mutex<Reading>>,
+    ) -> Self {
+        Self {
+            engine,
+            inbox,
+            batches,
+            clock,
+            reading,
+            batch: Batch::new(),
+            told: Time::ZERO,
+        }
+    }
+
+    /// Runs until the inbox is closed or nobody listens any more.
+    pub(super) fn run(mut self) {
+        let mut commands = Vec::new();
+        let mut patience = Some(Duration::ZERO);
+        while self.inbox.take(&mut commands, patience) {
+            for command in commands.drain(..) {
+                self.obey(command);
+            }
+            // Answers to commands must not wait for the step.
+            if !self.hand_on() {
+                return;
+            }
+            patience = self.step();
+            if !self.hand_on() {
+                return;
+            }
+        }
+    }
+
+    fn obey(&mut self, command: Command) {
+        let now = self.now();
+        let scheduler = self.engine.scheduler_mut();
+        match command {
+            Command::Submit(request) => {
+                let id = request.id();
+                let update = match scheduler.submit(now, request) {
+                    Ok(()) => Update::Accepted,
+                    Err(refusal) => Update::Refused(refusal),
+                };
+                self.batch.push((id, update));
+            }
+            // A request that is gone already has had its last event.
+            Command::Cancel(id, reason) => {
+                scheduler.cancel(now, id, reason);
+            }
+            Command::Drain => scheduler.drain(now),
+            Command::CancelAll(reason) => scheduler.cancel_all(now, reason),
+        }
+    }
+
+    /// Lets the engine run one step. Returns how long the inbox may be waited for.
+    fn step(&mut self) -> Option<Duration> {
+        let now = self.now();
+        match self.engine.step(now) {
+            Progress::Ran { until, .. } => {
+                // A device has used this time up by itself; a mock has only computed it.
+                if let Some(left) = self.left_until(until) {
+                    thread::sleep(left);
+                }
+                self.told = self.told.max(until);
+                Some(Duration::ZERO)
+            }
+            Progress::Idle { wake } => wake.map(|wake| self.left_until(wake).unwrap_or_default()),
+            Progress::Failed { step, error } => {
+                warn!(step = step.get(), %error, "a step failed");
+                Some(Duration::ZERO)
+            }
+        }
+    }
+
+    /// Hands on what has happened since the last time. Returns whether anybody still listens.
+    fn hand_on(&mut self) -> bool {
+        while let Some(event) = self.engine.scheduler_mut().poll_event() {
+            self.batch.push((event.request, Update::Happened(event)));
+        }
+        // Before the batch, so that whoever learns of an end sees figures that hold it.
+        let reading = Reading::of(self.engine.scheduler());
+        *self.reading.lock().unwrap_or_else(PoisonError::into_inner) = reading;
+        if self.batch.is_empty() {
+            return true;
+        }
+        let sent = self.batches.blocking_send(std::mem::take(&mut self.batch));
+        if sent.is_err() {
+            debug!("nobody listens to the inference thread any more");
+        }
+        sent.is_ok()
+    }
+
+    /// The present time, never before what the engine has been told.
+    fn now(&mut self) -> Time {
+        self.told = self.told.max(self.clock.now());
+        self.told
+    }
+
+    fn left_until(&self, time: Time) -> Option<Duration> {
+        let left = time.since(self.clock.now());
+        (!left.is_zero()).then(|| left.into())
+    }
+}

@@ -1,0 +1,135 @@
+//! The requests that are in the engine, and where what happens to them goes.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serve_core::{CancelReason, Event, Refusal, RequestId};
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+
+use super::inbox::{Command, Inbox};
+
+/// What one request's task is told.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Update {
+    /// The scheduler has taken the request.
+    Accepted,
+    /// The scheduler has not taken it. The last update.
+    Refused(Refusal),
+    /// Something happened to it; after a terminal event nothing more comes.
+    Happened(Event),
+    /// The task fell this many updates behind and the request was cancelled. The last update.
+    FellBehind(usize),
+    /// The inference thread is gone. The last update.
+    EngineStopped,
+}
+
+impl Update {
+    /// Whether no other update follows.
+    pub fn is_last(&self) -> bool {
+        match self {
+            Self::Accepted => false,
+            Self::Happened(event) => event.kind.is_terminal(),
+            Self::Refused(_) | Self::FellBehind(_) | Self::EngineStopped => true,
+        }
+    }
+}
+
+/// All updates of one step, on their way from the inference thread.
+pub(super) type Batch = Vec<(RequestId, Update)>;
+
+/// A place among the requests that may be in the server at once. Dropping it gives it back.
+#[derive(Debug)]
+pub struct Place(#[expect(dead_code, reason = "held for its drop")] OwnedSemaphorePermit);
+
+impl Place {
+    pub(super) fn new(permit: OwnedSemaphorePermit) -> Self {
+        Self(permit)
+    }
+}
+
+#[derive(Debug)]
+struct Entry {
+    /// Holds one slot more than the updates that may lie in it, for the last update.
+    updates: mpsc::Sender<Update>,
+    _place: Place,
+}
+
+/// The table of live requests. An entry, and with it the request's place, goes when the engine has
+/// let go of the request, not when the client has.
+#[derive(Debug, Default)]
+pub(super) struct Live {
+    entries: Mutex<HashMap<RequestId, Entry>>,
+}
+
+impl Live {
+    /// Enters a request of which at most `buffer` updates may lie unread.
+    pub(super) fn enter(
+        &self,
+        id: RequestId,
+        place: Place,
+        buffer: usize,
+    ) -> mpsc::Receiver<Update> {
+        let (updates, receiver) = mpsc::channel(buffer + 1);
+        let entry = Entry {
+            updates,
+            _place: place,
+        };
+        self.lock().insert(id, entry);
+        receiver
+    }
+
+    /// Takes out a request that never reached the engine.
+    pub(super) fn leave(&self, id: RequestId) {
+        self.lock().remove(&id);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    fn deliver(&self, batch: Batch, inbox: &Inbox) {
+        let mut entries = self.lock();
+        for (id, update) in batch {
+            let Some(entry) = entries.get(&id) else {
+                continue;
+            };
+            let last = update.is_last();
+            if last || entry.updates.capacity() > 1 {
+                // A closed channel means that the client is gone; its cancellation is on the way.
+                let _ = entry.updates.try_send(update);
+            } else {
+                let unread = entry.updates.max_capacity() - 1;
+                if entry.updates.try_send(Update::FellBehind(unread)).is_ok() {
+                    let _ = inbox.push(Command::Cancel(id, CancelReason::Client));
+                }
+            }
+            if last {
+                entries.remove(&id);
+            }
+        }
+    }
+
+    fn fail_all(&self) {
+        for (_, entry) in self.lock().drain() {
+            let _ = entry.updates.try_send(Update::EngineStopped);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<RequestId, Entry>> {
+        // Nothing here panics half-way through a change, so a poisoned table is a sound one.
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Hands each batch out to the requests' own tasks until the inference thread ends, then tells all
+/// that are left that it has.
+pub(super) async fn fan_out(
+    live: Arc<Live>,
+    inbox: Arc<Inbox>,
+    mut batches: mpsc::Receiver<Batch>,
+) {
+    while let Some(batch) = batches.recv().await {
+        live.deliver(batch, &inbox);
+    }
+    live.fail_all();
+}

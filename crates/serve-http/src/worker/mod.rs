@@ -1,0 +1,271 @@
+//! The one inference thread, and the ways to it and from it.
+//!
+//! Requests and cancellations go in through a bounded inbox; what happens to requests comes out in
+//! one batch for each step and is handed to each request's own task. The thread is the only place
+//! that touches the engine. The client's side never waits for it: a place among the requests that
+//! may be in the server is given or refused at once, whatever step is running.
+
+mod clock;
+mod drive;
+mod inbox;
+mod live;
+mod reading;
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use serve_core::{Backend, CancelReason, Limit, Limits, Refusal, Request, RequestId, Time};
+use serve_sched::{ConfigError, Engine, Policies, Scheduler, Stats};
+use thiserror::Error;
+use tokio::sync::{Semaphore, mpsc};
+use tracing::error;
+
+use crate::error::Problem;
+use clock::Clock;
+use drive::Drive;
+use inbox::{Command, Inbox, Turned};
+use live::Live;
+use reading::Reading;
+
+pub use live::{Place, Update};
+
+/// Steps whose updates may be on their way to the requests' tasks at once. When the async side
+/// falls further behind than this, the inference thread waits for it.
+const BATCHES_MAX: usize = 64;
+
+/// Updates that may lie unread for one request. A client that falls further behind is called off:
+/// without a bound, one that stopped reading would cost memory for as long as it stays connected.
+const UNREAD_MAX: usize = 4_096;
+
+/// The inference thread, as the rest of the server sees it. Dropping it ends the thread.
+#[derive(Debug)]
+pub struct Worker {
+    inbox: Arc<Inbox>,
+    live: Arc<Live>,
+    places: Arc<Semaphore>,
+    places_max: u32,
+    limits: Limits,
+    clock: Clock,
+    next_id: AtomicU64,
+    reading: Arc<Mutex<Reading>>,
+}
+
+/// Why there is no inference thread.
+#[derive(Debug, Error)]
+pub enum WorkerError {
+    /// The scheduler cannot run under these limits or policies.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The operating system gave no thread.
+    #[error("the inference thread could not be started: {0}")]
+    Thread(#[from] io::Error),
+}
+
+impl Worker {
+    /// Starts the thread. At most `queue_cap` requests are in the server beside those that the
+    /// device can run at once; 0 lets any number in. `on_panic` is called when the thread has
+    /// ended by a panic, after which nothing is taken any more. Must be called inside a tokio
+    /// runtime.
+    ///
+    /// # Errors
+    ///
+    /// [`WorkerError`] when the limits or policies cannot work, or there is no thread to be had.
+    pub fn start(
+        backend: Box<dyn Backend + Send>,
+        policies: Policies,
+        queue_cap: u32,
+        on_panic: impl FnOnce() + Send + 'static,
+    ) -> Result<Self, WorkerError> {
+        let limits = backend.limits();
+        let scheduler = Scheduler::new(limits, policies)?;
+        let reading = Arc::new(Mutex::new(Reading::of(&scheduler)));
+        let engine = Engine::new(scheduler, backend);
+        let places_max = match queue_cap {
+            0 => u32::MAX >> 3, // what a semaphore can count on every platform
+            cap => cap.saturating_add(limits.sequences_max).min(u32::MAX >> 3),
+        };
+        let (inbox, live) = (
+            Arc::new(Inbox::new(places_max as usize)),
+            Arc::new(Live::default()),
+        );
+        let (batches, received) = mpsc::channel(BATCHES_MAX);
+        let clock = Clock::start();
+        let drive = Drive::new(
+            engine,
+            Arc::clone(&inbox),
+            batches,
+            clock,
+            Arc::clone(&reading),
+        );
+        let closing = Arc::clone(&inbox);
+        thread::Builder::new()
+            .name("inference".to_owned())
+            .spawn(move || {
+                // The engine is not used again after a panic, so nothing sees its broken state. It
+                // is dropped in here, and with it the sender whose end fails all live requests.
+                let ended = catch_unwind(AssertUnwindSafe(|| drive.run()));
+                closing.close();
+                if ended.is_err() {
+                    error!("the inference thread panicked; nothing can be served any more");
+                    on_panic();
+                }
+            })?;
+        tokio::spawn(live::fan_out(
+            Arc::clone(&live),
+            Arc::clone(&inbox),
+            received,
+        ));
+        Ok(Self {
+            inbox,
+            live,
+            places: Arc::new(Semaphore::new(places_max as usize)),
+            places_max,
+            limits,
+            clock,
+            next_id: AtomicU64::new(1),
+            reading,
+        })
+    }
+
+    /// What the device can hold.
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// The present time of the engine's clock.
+    pub fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    /// An id that no other request has.
+    pub fn next_id(&self) -> RequestId {
+        RequestId::new(self.next_id.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Takes a place for a request that is about to come, before any work is done for it.
+    ///
+    /// # Errors
+    ///
+    /// A refusal for now, when as many requests are in the server as may be.
+    pub fn reserve(&self) -> Result<Place, Refusal> {
+        match Arc::clone(&self.places).try_acquire_owned() {
+            Ok(permit) => Ok(Place::new(permit)),
+            Err(_) => Err(Refusal::Later {
+                limit: Limit::Concurrency {
+                    in_flight: self.places_max,
+                    max: self.places_max,
+                },
+                // One place is enough.
+                retry_after: self.reading().time_to_drain(1),
+            }),
+        }
+    }
+
+    /// Sends a request to the engine. Its place is given back when the engine has let go of it.
+    ///
+    /// # Errors
+    ///
+    /// [`Problem::EngineStopped`], or a refusal for now when the thread has not looked at its
+    /// inbox for too long. Whether the *scheduler* takes the request is the ticket's first update.
+    pub fn submit(&self, place: Place, request: Request) -> Result<Ticket, Problem> {
+        let id = request.id();
+        // Accepted, started, tokens, end.
+        let updates_max = (request.output_tokens_max() as usize).saturating_add(3);
+        let updates = self.live.enter(id, place, updates_max.min(UNREAD_MAX));
+        let pushed = self.inbox.push(Command::Submit(request));
+        if let Err(turned) = pushed {
+            self.live.leave(id);
+            return Err(match turned {
+                Turned::Closed => Problem::EngineStopped,
+                Turned::Full(waiting) => Problem::Refused(Refusal::Later {
+                    limit: Limit::QueueDepth {
+                        waiting: waiting as u32,
+                        max: self.places_max,
+                    },
+                    retry_after: None,
+                }),
+            });
+        }
+        Ok(Ticket {
+            id,
+            updates,
+            inbox: Arc::clone(&self.inbox),
+            ended: false,
+        })
+    }
+
+    /// Has the scheduler take no more requests.
+    pub fn drain(&self) {
+        // A closed inbox takes no requests either.
+        let _ = self.inbox.push(Command::Drain);
+    }
+
+    /// Calls off every live request because the server is shutting down. Returns how many.
+    pub fn cancel_all(&self) -> usize {
+        let live = self.live();
+        let _ = self.inbox.push(Command::CancelAll(CancelReason::Drain));
+        live
+    }
+
+    /// Waits until no request is in the server and keeps new ones from coming in.
+    pub async fn idle(&self) {
+        // Whoever holds all places has seen every request leave. The semaphore is never closed.
+        let _ = self.places.acquire_many(self.places_max).await;
+    }
+
+    /// Requests that the engine has not let go of.
+    pub fn live(&self) -> usize {
+        self.live.len()
+    }
+
+    /// The scheduler's figures after the latest step.
+    pub fn stats(&self) -> Stats {
+        self.reading().stats
+    }
+
+    fn reading(&self) -> Reading {
+        let reading = self.reading.lock();
+        reading.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.inbox.close();
+    }
+}
+
+/// One request in the engine. Dropping it before its last update calls the request off.
+#[derive(Debug)]
+pub struct Ticket {
+    id: RequestId,
+    updates: mpsc::Receiver<Update>,
+    inbox: Arc<Inbox>,
+    ended: bool,
+}
+
+impl Ticket {
+    /// The next update; after the last one, [`Update::EngineStopped`] for ever.
+    pub async fn next(&mut self) -> Update {
+        let update = match self.updates.recv().await {
+            Some(update) => update,
+            None => Update::EngineStopped,
+        };
+        self.ended |= update.is_last();
+        update
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if !self.ended {
+            // A closed inbox means that the engine and the request are gone already.
+            let _ = self
+                .inbox
+                .push(Command::Cancel(self.id, CancelReason::Client));
+        }
+    }
+}

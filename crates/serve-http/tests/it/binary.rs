@@ -1,0 +1,175 @@
+//! The real binary with a real client: the banner, a disconnect, signals, exit codes.
+
+use std::net::TcpListener;
+use std::process::Command;
+
+use futures::StreamExt;
+use serde_json::{Value, json};
+
+use crate::process::Process;
+use crate::support::{chunks, streamed_text, tokens_in};
+
+const FAST: &[&str] = &["--backend", "mock", "--mock-speed", "inf", "--log", "info"];
+/// A step takes 160 ms, so a request of many tokens is running when the test wants it to be.
+const SLOW: &[&str] = &["--backend", "mock", "--mock-speed", "0.1", "--log", "info"];
+
+async fn post(process: &Process, path: &str, body: Value) -> reqwest::Response {
+    let request = reqwest::Client::new().post(process.url(path)).json(&body);
+    request.send().await.unwrap()
+}
+
+fn stream_of(tokens: u32) -> Value {
+    json!({"prompt": "x", "max_tokens": tokens, "stream": true})
+}
+
+#[tokio::test]
+async fn the_printed_command_works_as_pasted() {
+    let process = Process::start(FAST);
+    let line = process.banner.lines().find(|line| line.contains("try it:"));
+    let command = line.unwrap().trim().trim_start_matches("try it:").trim();
+    let output = Command::new("sh").args(["-c", command]).output();
+    let output = output.expect("a shell to paste into");
+    assert!(output.status.success(), "{command}: {output:?}");
+    let body = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(tokens_in(&streamed_text(&chunks(&body))), 64);
+}
+
+#[tokio::test]
+async fn a_client_that_disconnects_is_logged_as_cancelled() {
+    for stream in [true, false] {
+        let mut process = Process::start(SLOW);
+        let body = json!({"prompt": "x", "max_tokens": 500, "stream": stream});
+        let client = reqwest::Client::new();
+        let request = client
+            .post(process.url("/v1/completions"))
+            .json(&body)
+            .send();
+        if stream {
+            let mut bytes = request.await.unwrap().bytes_stream();
+            assert!(bytes.next().await.unwrap().is_ok());
+        } else {
+            let ended = tokio::time::timeout(std::time::Duration::from_millis(500), request).await;
+            assert!(ended.is_err(), "500 tokens take longer than that");
+        }
+        drop(client);
+        // Only a server in which nothing runs drains before 500 slow tokens are made.
+        process.signal("TERM");
+        let ended = process.wait();
+        assert_eq!(ended.status.code(), Some(0), "{}", ended.stderr);
+        assert!(
+            ended.stderr.contains("outcome=\"cancelled\""),
+            "{}",
+            ended.stderr
+        );
+        assert!(!ended.stderr.contains("drain timeout"), "{}", ended.stderr);
+    }
+}
+
+#[tokio::test]
+async fn sigterm_lets_a_stream_finish() {
+    let mut process = Process::start(SLOW);
+    let response = post(&process, "/v1/completions", stream_of(8)).await;
+    process.signal("TERM");
+    let body = response.text().await.unwrap();
+    assert_eq!(tokens_in(&streamed_text(&chunks(&body))), 8);
+    let ended = process.wait();
+    assert_eq!(ended.status.code(), Some(0), "{}", ended.stderr);
+    assert!(ended.stderr.contains("SIGTERM"), "{}", ended.stderr);
+}
+
+#[tokio::test]
+async fn what_outlasts_the_drain_timeout_is_told_so() {
+    let mut process = Process::start(&[SLOW, &["--drain-timeout", "0"]].concat());
+    let response = post(&process, "/v1/completions", stream_of(1_000)).await;
+    process.signal("INT");
+    let body = response.text().await.unwrap();
+    let last = body.trim_end().rsplit("\n\n").next().unwrap();
+    let last: Value = serde_json::from_str(last.strip_prefix("data: ").unwrap()).unwrap();
+    assert_eq!(last["error"]["code"], "shutting_down", "{body}");
+    assert_eq!(process.wait().status.code(), Some(0));
+}
+
+#[tokio::test]
+async fn a_second_signal_ends_at_once() {
+    let mut process = Process::start(SLOW);
+    let response = post(&process, "/v1/completions", stream_of(1_000)).await;
+    process.signal("TERM");
+    // Only once the first has been handled is another one the second.
+    loop {
+        let ready = reqwest::get(process.url("/health/ready")).await.unwrap();
+        if ready.text().await.unwrap().contains("draining") {
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+    process.signal("TERM");
+    assert_eq!(process.wait().status.code(), Some(130));
+    assert!(response.text().await.is_err(), "the connection broke");
+}
+
+#[tokio::test]
+async fn many_clients_at_once_over_real_sockets() {
+    let process = Process::start(FAST);
+    let clients = (0..64).map(|_| post(&process, "/v1/completions", stream_of(100)));
+    for response in futures::future::join_all(clients).await {
+        let body = response.text().await.unwrap();
+        assert_eq!(tokens_in(&streamed_text(&chunks(&body))), 100);
+    }
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let ended = Process::run(&["--backend", "mock", "--port", &port]);
+    assert_eq!(ended.status.code(), Some(4), "{}", ended.stderr);
+    let says = format!("127.0.0.1:{port}: the address is in use");
+    assert!(ended.stderr.contains(&says), "{}", ended.stderr);
+}
+
+#[test]
+fn wrong_settings_are_usage_errors_that_name_them() {
+    let table: &[(&[&str], &str)] = &[
+        (&["--port", "99999"], "--port"),
+        (&["--max-batch", "0"], "--max-batch"),
+        (&["--context", "-1"], "-1"),
+        (&["--backend", "tpu"], "mock"),
+        (&["--frobnicate"], "--frobnicate"),
+        (&["--drain-timeout", "-3"], "-3"),
+        (
+            &["--drain-timeout", "x"],
+            "a number of seconds from 0 to 86400",
+        ),
+        (
+            &["--backend", "mock", "--mock-speed", "0"],
+            "a number above 0, or inf",
+        ),
+        (
+            &["--backend", "mock", "--model", "x"],
+            "--model: --backend mock loads no model",
+        ),
+        (
+            &["--backend", "mock", "--kv-tokens", "3"],
+            "--kv-tokens: it must be at least 16",
+        ),
+        (&["--backend", "mock", "--log", "loud=very"], "--log"),
+    ];
+    for (args, says) in table {
+        let ended = Process::run(&[&["--port", "0"], *args].concat());
+        assert_eq!(ended.status.code(), Some(2), "{args:?}: {}", ended.stderr);
+        assert!(ended.stderr.contains(says), "{args:?}: {}", ended.stderr);
+    }
+}
+
+#[test]
+fn the_help_documents_exit_codes_and_variables() {
+    let output = Command::new(env!("CARGO_BIN_EXE_serve"))
+        .arg("--help")
+        .output()
+        .unwrap();
+    assert!(output.status.success());
+    let help = String::from_utf8(output.stdout).unwrap();
+    for text in ["Exit codes:", "130", "SERVE_MAX_BATCH", "SERVE_PORT"] {
+        assert!(help.contains(text), "{help}");
+    }
+}

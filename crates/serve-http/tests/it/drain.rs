@@ -1,0 +1,174 @@
+//! From an open port without a model to a drained server.
+
+use std::time::Duration;
+
+use serde_json::json;
+use serve_http::lifecycle::State;
+use serve_http::{LaunchError, Service, Settings};
+
+use crate::support::{Event, ROOMY, Script, Server, Word, loaded, post, serving};
+
+const COMPLETION: &str = "/v1/completions";
+
+#[tokio::test]
+async fn before_it_is_ready_a_server_answers_that_it_is_not() {
+    let server = Server::over(Service::new(Settings::default()));
+    let ready = server.get("/health/ready").await;
+    assert_eq!(
+        (ready.status.as_u16(), ready.body.as_str()),
+        (503, r#"{"status":"loading"}"#)
+    );
+    assert_eq!(server.get("/health").await.status, 503);
+    assert_eq!(server.get("/health/live").await.status, 200);
+    let answer = server.post(COMPLETION, json!({"prompt": "x"})).await;
+    assert_eq!(answer.status, 503);
+    assert_eq!(answer.json()["error"]["code"], "not_ready");
+    assert_eq!(server.get("/v1/models").await.status, 503);
+
+    server
+        .service
+        .launch(loaded(Script::saying("a")))
+        .await
+        .unwrap();
+    let ready = server.get("/health/ready").await;
+    assert_eq!(
+        (ready.status.as_u16(), ready.body.as_str()),
+        (200, r#"{"status":"ready"}"#)
+    );
+    assert_eq!(server.get("/health").await.status, 200);
+    let answer = server.post(COMPLETION, json!({"prompt": "x"})).await;
+    assert_eq!(answer.status, 200);
+}
+
+#[tokio::test]
+async fn it_is_not_ready_before_a_request_has_come_back() {
+    let (script, gate) = Script::saying("ab").gated();
+    let server = Server::over(Service::new(Settings::default()));
+    let service = std::sync::Arc::clone(&server.service);
+    let launch = tokio::spawn(async move { service.launch(loaded(script)).await });
+    server.service.lifecycle().reached(State::Warming).await;
+    let ready = server.get("/health/ready").await;
+    assert_eq!(
+        (ready.status.as_u16(), ready.body.as_str()),
+        (503, r#"{"status":"warming"}"#)
+    );
+    drop(gate);
+    launch.await.unwrap().unwrap();
+    assert_eq!(server.get("/health/ready").await.status, 200);
+}
+
+#[tokio::test]
+async fn a_backend_that_fails_its_first_request_is_not_served() {
+    let (script, gate) = Script::saying("ab").gated();
+    gate.send(Word::Fail).unwrap();
+    let service = Service::new(Settings::default());
+    let error = service.launch(loaded(script)).await.unwrap_err();
+    assert!(error.to_string().contains("the script says so"), "{error}");
+    assert_ne!(service.lifecycle().state(), State::Ready);
+}
+
+#[tokio::test]
+async fn accepted_work_is_finished_and_new_work_refused() {
+    let (script, gate) = Script::saying("abc").gated();
+    gate.send(Word::Run).unwrap();
+    gate.send(Word::Run).unwrap();
+    let server = serving(script, Settings::default()).await;
+    gate.send(Word::Run).unwrap();
+    let body = json!({"prompt": "x", "stream": true}).to_string();
+    let open = server.open(post(COMPLETION, body)).await;
+    let service = std::sync::Arc::clone(&server.service);
+    let drain = tokio::spawn(async move { service.drain().await });
+    server.service.lifecycle().reached(State::Draining).await;
+    let refused = server.post(COMPLETION, json!({"prompt": "x"})).await;
+    assert_eq!(refused.status, 503);
+    assert_eq!(refused.json()["error"]["code"], "shutting_down");
+    assert_eq!(
+        server.get("/health/ready").await.body,
+        r#"{"status":"draining"}"#
+    );
+    assert_eq!(server.get("/health/live").await.status, 200);
+    drop(gate);
+    let bytes = axum::body::to_bytes(open.into_body(), usize::MAX)
+        .await
+        .unwrap();
+    let chunks = crate::support::chunks(std::str::from_utf8(&bytes).unwrap());
+    assert_eq!(crate::support::streamed_text(&chunks), "abc");
+    assert_eq!(drain.await.unwrap(), 0, "nothing had to be called off");
+}
+
+#[tokio::test]
+async fn what_does_not_finish_in_time_is_called_off_and_told_why() {
+    let (script, gate) = Script::saying(&"a".repeat(9_000)).within(ROOMY).gated();
+    gate.send(Word::Run).unwrap();
+    gate.send(Word::Run).unwrap();
+    let settings = Settings {
+        drain_timeout: Duration::ZERO,
+        ..Settings::default()
+    };
+    let server = serving(script, settings).await;
+    gate.send(Word::Run).unwrap();
+    let body = json!({"prompt": "x", "max_tokens": 9_000, "stream": true}).to_string();
+    let open = server.open(post(COMPLETION, body)).await;
+    let read = tokio::spawn(axum::body::to_bytes(open.into_body(), usize::MAX));
+    let service = std::sync::Arc::clone(&server.service);
+    let drain = tokio::spawn(async move { service.drain().await });
+    server.service.lifecycle().reached(State::Draining).await;
+    while !drain.is_finished() {
+        let _ = gate.try_send(Word::Run);
+        tokio::task::yield_now().await;
+    }
+    let bytes = axum::body::to_bytes(open.into_body(), usize::MAX)
+        .await
+        .unwrap();
+    let events = crate::support::events(std::str::from_utf8(&bytes).unwrap());
+    if let Event::Data(last) = events.last().unwrap() {
+        assert_eq!(drain.await.unwrap(), 1);
+        assert_eq!(last["error"]["code"], "shutting_down");
+    } else {
+        // The steps that the gate let through were enough for the whole answer.
+        panic!("the request was not called off");
+    }
+}
+
+#[tokio::test]
+async fn a_model_that_loads_after_the_signal_is_not_served() {
+    let server = Server::over(Service::new(Settings::default()));
+    assert_eq!(server.service.drain().await, 0);
+    let error = server
+        .service
+        .launch(loaded(Script::saying("a")))
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(error, LaunchError::TooLate(State::Draining)),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn a_panic_on_the_inference_thread_ends_readiness_and_answers_everybody() {
+    let (script, gate) = Script::saying("abc").gated();
+    gate.send(Word::Run).unwrap();
+    gate.send(Word::Run).unwrap();
+    let server = serving(script, Settings::default()).await;
+    gate.send(Word::Run).unwrap();
+    gate.send(Word::Panic).unwrap();
+    let answer = server
+        .post(COMPLETION, json!({"prompt": "x", "stream": true}))
+        .await;
+    let events = answer.events();
+    let Event::Data(last) = events.last().unwrap() else {
+        panic!("{}", answer.body)
+    };
+    assert_eq!(last["error"]["code"], "engine_stopped");
+    server.service.lifecycle().reached(State::Failed).await;
+    let ready = server.get("/health/ready").await;
+    assert_eq!(
+        (ready.status.as_u16(), ready.body.as_str()),
+        (503, r#"{"status":"failed"}"#)
+    );
+    assert_eq!(server.get("/health/live").await.status, 503);
+    let answer = server.post(COMPLETION, json!({"prompt": "x"})).await;
+    assert_eq!(answer.status, 503);
+    assert_eq!(answer.json()["error"]["code"], "engine_stopped");
+}

@@ -1,0 +1,11 @@
+//! The edge, first through its router without a socket, then the real binary with a real client.
+
+mod answers;
+mod bad_input;
+mod binary;
+mod cancel;
+mod drain;
+#[cfg(feature = "model")]
+mod golden;
+mod process;
+mod support;

@@ -1,0 +1,100 @@
+//! The real binary as a child process.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
+
+/// A running `serve`, killed when dropped.
+pub(crate) struct Process {
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+    stderr: Option<ChildStderr>,
+    /// What it printed up to the banner's end.
+    pub(crate) banner: String,
+}
+
+/// What is left of one that has ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) status: ExitStatus,
+    pub(crate) stderr: String,
+}
+
+impl Process {
+    /// Starts it with `args` on a free port and waits for the banner.
+    pub(crate) fn start(args: &[&str]) -> Self {
+        let mut process = Self::spawn(&[&["--port", "0"], args].concat());
+        loop {
+            let mut line = String::new();
+            let read = process.stdout.read_line(&mut line).unwrap();
+            assert_ne!(read, 0, "it ended: {:?}", process.wait());
+            process.banner.push_str(&line);
+            if line.contains("try it:") {
+                return process;
+            }
+        }
+    }
+
+    /// Starts it with `args` and does not wait.
+    pub(crate) fn spawn(args: &[&str]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_serve"));
+        // Settings of whoever runs the tests must not reach the child.
+        for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("SERVE_")) {
+            command.env_remove(name);
+        }
+        let mut child = command
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let stderr = child.stderr.take();
+        Self {
+            child,
+            stdout,
+            stderr,
+            banner: String::new(),
+        }
+    }
+
+    /// Runs it to its end, which it must reach by itself.
+    pub(crate) fn run(args: &[&str]) -> Ended {
+        Self::spawn(args).wait()
+    }
+
+    /// `http://..` as the banner says.
+    pub(crate) fn address(&self) -> String {
+        let line = self.banner.lines().find(|line| line.contains("address"));
+        let address = line.unwrap().split_whitespace().last();
+        address.unwrap().to_owned()
+    }
+
+    pub(crate) fn url(&self, path: &str) -> String {
+        self.address() + path
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        let id = self.child.id().to_string();
+        let kill = Command::new("kill").args(["-s", name, &id]).status();
+        assert!(kill.unwrap().success());
+    }
+
+    pub(crate) fn wait(&mut self) -> Ended {
+        let mut stderr = String::new();
+        if let Some(mut pipe) = self.stderr.take() {
+            pipe.read_to_string(&mut stderr).unwrap();
+        }
+        Ended {
+            status: self.child.wait().unwrap(),
+            stderr,
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,93 @@
+"""The official OpenAI client against a running server: python openai_client.py BASE_URL [MODEL]
+
+BASE_URL is the one that the client is given, such as http://127.0.0.1:8000/v1. Exits with 1 at the
+first thing that is not as the client expects.
+"""
+
+import sys
+
+import openai
+
+
+def check(condition, what):
+    if not condition:
+        sys.exit(f"FAILED: {what}")
+    print(f"ok: {what}")
+
+
+def expect(error, what, call, *says):
+    try:
+        call()
+    except error as caught:
+        message = str(caught)
+        check(all(text in message for text in says), f"{what}: {error.__name__}, naming {', '.join(says)}")
+    else:
+        sys.exit(f"FAILED: {what}: no {error.__name__}")
+
+
+def main(base_url, model=None):
+    client = openai.OpenAI(base_url=base_url, api_key="none", max_retries=0, timeout=60)
+
+    models = list(client.models.list())
+    check(len(models) == 1 and models[0].object == "model", "one model is listed")
+    model = model or models[0].id
+    check(models[0].id == model, f"it is {model}")
+    check(client.models.retrieve(model).id == model, "it can be retrieved by name")
+
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "My dear sister"}]
+    asked = dict(model=model, messages=messages, max_tokens=16, temperature=0, seed=1)
+    answer = client.chat.completions.create(**asked)
+    text = answer.choices[0].message.content
+    check(answer.object == "chat.completion" and answer.choices[0].message.role == "assistant", "a chat is answered")
+    check(text and answer.choices[0].finish_reason in ("stop", "length"), "with text and a finish reason")
+    check(answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens, "and usage")
+    check(0 < answer.usage.completion_tokens <= 16, "of at most max_tokens")
+
+    chunks = list(client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
+    check(chunks[0].choices[0].delta.role == "assistant", "the first chunk of a streamed chat names the role")
+    check(bool(chunks[0].choices[0].delta.content), "and holds the first text")
+    pieces = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
+    check("".join(pieces) == text, "the pieces are the whole")
+    check(chunks[-2].choices[0].finish_reason == answer.choices[0].finish_reason, "the finish reason is the same")
+    check(chunks[-1].usage == answer.usage or chunks[-1].usage.total_tokens == answer.usage.total_tokens,
+          "the last chunk holds the usage")
+    plain = list(client.chat.completions.create(**asked, stream=True))
+    check(all(chunk.usage is None for chunk in plain), "no usage where nobody asked for it")
+
+    asked = dict(model=model, prompt="It is a truth", max_tokens=12, temperature=0)
+    answer = client.completions.create(**asked)
+    text = answer.choices[0].text
+    check(answer.object == "text_completion" and text, "a text is continued")
+    check(answer.usage.completion_tokens <= 12, "by at most max_tokens")
+    pieces = [chunk.choices[0].text for chunk in client.completions.create(**asked, stream=True)]
+    check("".join(pieces) == text, "and the same when streamed")
+
+    stop = text[len(text) // 2:][:3]
+    answer = client.completions.create(**asked, stop=[stop, "never said"])
+    check(answer.choices[0].text == text[:text.index(stop)], f"a stop string ({stop!r}) ends it")
+    check(answer.choices[0].finish_reason == "stop", "and says so")
+    answer = client.completions.create(**asked, extra_body={"ignore_eos": True, "top_k": 5, "min_p": 0.1})
+    check(answer.usage.completion_tokens == 12, "extra parameters are taken")
+    with client.chat.completions.create(model=model, messages=messages, stream=True) as stream:
+        next(iter(stream))
+    check(True, "a stream can be left in the middle")
+
+    create = client.chat.completions.create
+    expect(openai.NotFoundError, "another model", lambda: create(model="gpt-5", messages=messages), "gpt-5", model)
+    expect(openai.BadRequestError, "no messages", lambda: create(model=model, messages=[]), "messages")
+    expect(openai.BadRequestError, "temperature -1", lambda: create(model=model, messages=messages, temperature=-1),
+           "temperature")
+    expect(openai.BadRequestError, "two answers", lambda: create(model=model, messages=messages, n=2), "n is not")
+    expect(openai.BadRequestError, "an unknown parameter",
+           lambda: create(model=model, messages=messages, extra_body={"max_token": 3}), "max_token")
+    expect(openai.BadRequestError, "a prompt that does not fit",
+           lambda: client.completions.create(model=model, prompt="word " * 100_000), "prompt", "in all")
+    expect(openai.NotFoundError, "an endpoint that is not there",
+           lambda: client.embeddings.create(model=model, input="x"), "/v1/embeddings")
+    print("all as the client expects")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) not in (2, 3):
+        sys.exit(__doc__)
+    main(*sys.argv[1:])
