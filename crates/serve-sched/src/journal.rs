@@ -226,6 +226,10 @@ impl Journal {
         self.sink = sink;
     }
 
+    pub(crate) fn is_on(&self) -> bool {
+        self.sink.is_some()
+    }
+
     /// Records a decision that is only put together if somebody reads it.
     pub(crate) fn write(
         &mut self,

@@ -57,7 +57,7 @@ impl BlockPool {
             blocks: vec![Block::default(); blocks.max(1) as usize],
             free: (1..blocks).rev().collect(),
             cached: List::default(),
-            by_prefix: HashTable::new(),
+            by_prefix: HashTable::with_capacity(blocks as usize),
         }
     }
 
@@ -248,6 +248,8 @@ mod tests {
         assert_ne!(other, block, "a free block goes before a cached one");
         assert_eq!(pool.allocate(), Some(block));
         assert_eq!(pool.find(prefix(1)), None);
+        pool.release(block);
+        assert_eq!(states(&pool), (1, 1, 0), "its contents are gone");
     }
 
     #[test]

@@ -129,6 +129,14 @@ impl Prefixes {
         }
     }
 
+    /// Makes room for the hashes of `blocks` blocks.
+    pub(super) fn reserve(&mut self, blocks: usize) {
+        if self.hasher.is_some() {
+            self.hashes
+                .reserve(blocks.saturating_sub(self.hashes.len()));
+        }
+    }
+
     /// One hash for each full block.
     pub(super) fn hashes(&self) -> &[PrefixHash] {
         &self.hashes

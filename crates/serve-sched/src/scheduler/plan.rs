@@ -30,15 +30,15 @@ struct Room {
 
 impl Scheduler {
     /// Plans the next step into `plan`, which is overwritten. False when there is nothing to run
-    /// and nothing to forget, or while a step is in flight. Allocates nothing once its buffers have
-    /// grown to size.
+    /// and nothing to forget, or while a step is in flight, whose plan is then left as it is.
+    /// Allocates nothing once its buffers have grown to size.
     ///
     /// A plan without segments has only releases; it is executed and completed like any other.
     pub fn plan_into(&mut self, now: Time, plan: &mut StepPlan) -> bool {
-        plan.reset(self.next_step);
         if self.flight.step.is_some() {
             return false;
         }
+        plan.reset(self.next_step);
         self.handle_timeout(now);
         let now = self.now;
         self.sweep();
@@ -319,6 +319,11 @@ impl Scheduler {
             }
         }
         live.prefixes.published = fit.shared;
+        // Room for its whole life, so that it grows without allocating.
+        let blocks_max = self.limits.blocks_for(live.request.positions_max()) as usize;
+        live.table
+            .reserve(blocks_max.saturating_sub(live.table.len()));
+        live.prefixes.reserve(blocks_max);
         // The caller has seen that so many are available.
         let fresh = std::iter::from_fn(|| self.pool.allocate());
         live.table.extend(fresh.take(fit.needed as usize));

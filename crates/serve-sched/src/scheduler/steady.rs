@@ -122,6 +122,10 @@ impl Scheduler {
         };
         let class = head.request.class();
         let head_is_stable = self.gate.head_is_stable();
+        if !head_is_stable && self.gate.journal().is_on() {
+            // Each step would record who is deferred in it.
+            return false;
+        }
         if self.preemption.by_class && (!head_is_stable || self.lower_class_runs(class)) {
             return false;
         }

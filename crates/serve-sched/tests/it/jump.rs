@@ -1,0 +1,220 @@
+//! Jumping over steps that decide nothing changes nothing: rows, counters, times and journal are
+//! those of a run that takes every step.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use proptest::prelude::*;
+use serve_core::mock::{CostModel, Faults, Mock, MockConfig, StepLoad};
+use serve_core::{
+    Backend, BackendError, CancelReason, Class, Limits, Request, RequestId, Span, StepId,
+    StepOutcome, StepPlan, TenantId, Time, TokenId,
+};
+use serve_sched::batch::{Batch, Continuous, OneAtATime, Static};
+use serve_sched::journal::Lines;
+use serve_sched::kv::KvSettings;
+use serve_sched::order::ORDERS;
+use serve_sched::sim::{Input, Report, Script, Simulation};
+use serve_sched::victim::Preemption;
+use serve_sched::{Policies, Scheduler};
+
+/// Counts the steps that are really run.
+struct Counting {
+    mock: Mock,
+    steps: Rc<Cell<u64>>,
+}
+
+impl Backend for Counting {
+    fn limits(&self) -> Limits {
+        self.mock.limits()
+    }
+
+    fn execute(&mut self, plan: &StepPlan, outcome: &mut StepOutcome) -> Result<(), BackendError> {
+        self.steps.set(self.steps.get() + 1);
+        self.mock.execute(plan, outcome)
+    }
+
+    fn price(&self, step: StepId, load: &StepLoad) -> Option<Span> {
+        self.mock.price(step, load)
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Scene {
+    blocks: u32,
+    sequences_max: u32,
+    order: usize,
+    batch: u8,
+    by_class: bool,
+    faults: Faults,
+    requests: Vec<Arrival>,
+}
+
+#[derive(Clone, Debug)]
+struct Arrival {
+    gap_us: u64,
+    prompt: u32,
+    output: u32,
+    class: u8,
+    tenant: u32,
+    deadline_ms: Option<u64>,
+    cancel_after_us: Option<u64>,
+}
+
+fn scenes() -> impl Strategy<Value = Scene> {
+    let arrival = (
+        (0_u64..400_000, 1_u32..80, 1_u32..120, 0_u8..3, 0_u32..3),
+        proptest::option::weighted(0.2, 1_u64..2_000),
+        proptest::option::weighted(0.2, 0_u64..900_000),
+    );
+    let arrival = arrival.prop_map(
+        |((gap_us, prompt, output, class, tenant), deadline_ms, cancel_after_us)| Arrival {
+            gap_us,
+            prompt,
+            output,
+            class,
+            tenant,
+            deadline_ms,
+            cancel_after_us,
+        },
+    );
+    let faults = (0_u32..20_000, 0_u32..20_000).prop_map(|(errors, stalls)| Faults {
+        errors_per_million: errors,
+        stalls_per_million: stalls,
+        stall: Span::from_millis(70),
+    });
+    let requests = proptest::collection::vec(arrival, 1..60);
+    let faults = prop_oneof![Just(Faults::NONE), faults];
+    let choices = (
+        15_u32..60,
+        1_u32..9,
+        0..ORDERS.len(),
+        0_u8..4,
+        any::<bool>(),
+    );
+    (choices, faults, requests).prop_map(
+        |((blocks, sequences_max, order, batch, by_class), faults, requests)| Scene {
+            blocks,
+            sequences_max,
+            order,
+            batch,
+            by_class,
+            faults,
+            requests,
+        },
+    )
+}
+
+fn inputs(scene: &Scene) -> Vec<(Time, Input)> {
+    let mut inputs = Vec::new();
+    let mut now = Time::ZERO;
+    for (id, arrival) in (0..).map(RequestId::new).zip(&scene.requests) {
+        now += Span::from_micros(arrival.gap_us);
+        let prompt = vec![TokenId::new(3); arrival.prompt as usize];
+        let deadline = arrival.deadline_ms.map(|ms| now + Span::from_millis(ms));
+        let request = Request::new(id, now, prompt, arrival.output)
+            .unwrap()
+            .with_class(Class::new(arrival.class))
+            .with_tenant(TenantId::new(arrival.tenant))
+            .with_deadline(deadline);
+        inputs.push((now, Input::Submit(request)));
+        if let Some(after) = arrival.cancel_after_us {
+            let (request, reason) = (id, CancelReason::Client);
+            let at = now + Span::from_micros(after);
+            inputs.push((at, Input::Cancel { request, reason }));
+        }
+    }
+    inputs.sort_by_key(|&(at, _)| at);
+    inputs
+}
+
+fn run(scene: &Scene, jumping: bool, journal: bool) -> (Report, String, u64) {
+    let limits = Limits {
+        sequences_max: scene.sequences_max,
+        step_tokens_max: 64,
+        context_max: 200,
+        block_size: 16,
+        blocks: scene.blocks,
+    };
+    let decode = vec![(1, Span::from_micros(900)), (8, Span::from_micros(1_307))];
+    let cost = CostModel::new(decode, Span::from_micros(11), Span::from_nanos(17));
+    let mock = Mock::new(MockConfig {
+        limits,
+        cost: cost.unwrap(),
+        faults: scene.faults,
+        ..MockConfig::default()
+    });
+    let batch: Box<dyn Batch> = match scene.batch {
+        0 => Box::new(OneAtATime),
+        1 => Box::new(Static::default()),
+        _ => Box::new(Continuous::default()),
+    };
+    let policies = Policies {
+        order: (ORDERS[scene.order].build)(),
+        batch,
+        preemption: Preemption {
+            by_class: scene.by_class,
+            ..Preemption::default()
+        },
+        kv: KvSettings {
+            reuse_prefixes: false,
+            ..KvSettings::default()
+        },
+        ..Policies::default()
+    };
+    let mut scheduler = Scheduler::new(limits, policies).unwrap();
+    let lines = Lines::new();
+    if journal {
+        scheduler.set_journal(Some(Box::new(lines.clone())));
+    }
+    let steps = Rc::new(Cell::new(0));
+    let backend = Counting {
+        mock,
+        steps: Rc::clone(&steps),
+    };
+    let simulation = Simulation::new(scheduler, backend);
+    let simulation = match jumping {
+        true => simulation,
+        false => simulation.without_jumping(),
+    };
+    let report = simulation.run(&mut Script::new(inputs(scene)));
+    (report, lines.text(), steps.get())
+}
+
+proptest! {
+    #[test]
+    fn jumping_changes_nothing(scene in scenes(), journal in any::<bool>()) {
+        let (jumped, jumped_journal, _) = run(&scene, true, journal);
+        let (stepped, stepped_journal, _) = run(&scene, false, journal);
+        prop_assert_eq!(jumped.rows, stepped.rows);
+        prop_assert_eq!(jumped.end, stepped.end);
+        prop_assert_eq!(jumped.busy, stepped.busy);
+        prop_assert_eq!(jumped.stats, stepped.stats);
+        prop_assert_eq!(jumped_journal, stepped_journal);
+    }
+}
+
+#[test]
+fn a_quiet_decode_is_jumped_over() {
+    let arrival = Arrival {
+        gap_us: 0,
+        prompt: 10,
+        output: 100,
+        class: 0,
+        tenant: 0,
+        deadline_ms: None,
+        cancel_after_us: None,
+    };
+    let scene = Scene {
+        blocks: 60,
+        sequences_max: 8,
+        order: 0,
+        batch: 2,
+        by_class: false,
+        faults: Faults::NONE,
+        requests: vec![arrival; 4],
+    };
+    let (report, _, steps_run) = run(&scene, true, false);
+    assert_eq!(report.stats.counters.steps, 100);
+    assert!(steps_run <= 5, "{steps_run} steps were run");
+}
