@@ -1,4 +1,5 @@
-//! `x-request-id` on every answer: the client's own if it sent a usable one, else a fresh one.
+//! `x-request-id` on every answer and every log line: the client's own if it sent a usable one, else
+//! a fresh one.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::LazyLock;
@@ -9,6 +10,7 @@ use axum::http::{HeaderName, HeaderValue};
 use axum::middleware::Next;
 use axum::response::Response;
 use serve_core::rng::mix2;
+use tracing::{Instrument, info_span};
 
 const NAME: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -18,7 +20,9 @@ const BYTES_MAX: usize = 128;
 pub(crate) async fn attach(request: Request, next: Next) -> Response {
     let sent = request.headers().get(NAME).filter(|id| is_usable(id));
     let id = sent.cloned().unwrap_or_else(fresh);
-    let mut response = next.run(request).await;
+    let shown = id.to_str().unwrap_or_default();
+    let span = info_span!("http", request_id = shown);
+    let mut response = next.run(request).instrument(span).await;
     response.headers_mut().insert(NAME, id);
     response
 }

@@ -1,7 +1,7 @@
 //! One log line for each request that reached the engine, with where its time went.
 
 use serve_core::{Event, EventKind, Span, Time};
-use tracing::info;
+use tracing::{Span as LogSpan, info};
 
 /// Follows one request and writes its line when it is dropped, however it ended.
 #[derive(Debug)]
@@ -17,6 +17,8 @@ pub(crate) struct RequestLog {
     started: Option<Time>,
     first_token: Option<Time>,
     last: Time,
+    /// The HTTP request that this belongs to: a stream outlives the handler.
+    span: LogSpan,
 }
 
 impl RequestLog {
@@ -30,6 +32,7 @@ impl RequestLog {
             started: None,
             first_token: None,
             last: arrival,
+            span: LogSpan::current(),
         }
     }
 
@@ -66,6 +69,7 @@ impl RequestLog {
 impl Drop for RequestLog {
     fn drop(&mut self) {
         let [queue, prefill, decode] = self.parts().map(rounded);
+        let _http = self.span.enter();
         info!(
             id = self.id,
             outcome = self.outcome,

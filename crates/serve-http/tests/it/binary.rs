@@ -161,6 +161,26 @@ fn wrong_settings_are_usage_errors_that_name_them() {
     }
 }
 
+#[tokio::test]
+async fn a_setting_can_come_from_the_environment_and_a_flag_wins() {
+    let variables = [
+        ("SERVE_BACKEND", "mock"),
+        ("SERVE_MAX_BATCH", "3"),
+        ("SERVE_QUEUE_CAP", "7"),
+    ];
+    let process = Process::start_with(&["--max-batch", "2"], &variables);
+    assert!(
+        process.banner.contains("2 requests a step"),
+        "{}",
+        process.banner
+    );
+    assert!(
+        process.banner.contains("at most 7 waiting"),
+        "{}",
+        process.banner
+    );
+}
+
 #[test]
 fn the_help_documents_exit_codes_and_variables() {
     let output = Command::new(env!("CARGO_BIN_EXE_serve"))

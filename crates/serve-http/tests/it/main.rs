@@ -7,5 +7,7 @@ mod cancel;
 mod drain;
 #[cfg(feature = "model")]
 mod golden;
+#[cfg(feature = "model")]
+mod hub;
 mod process;
 mod support;

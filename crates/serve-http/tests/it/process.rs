@@ -22,7 +22,12 @@ pub(crate) struct Ended {
 impl Process {
     /// Starts it with `args` on a free port and waits for the banner.
     pub(crate) fn start(args: &[&str]) -> Self {
-        let mut process = Self::spawn(&[&["--port", "0"], args].concat());
+        Self::start_with(args, &[])
+    }
+
+    /// The same with environment variables.
+    pub(crate) fn start_with(args: &[&str], variables: &[(&str, &str)]) -> Self {
+        let mut process = Self::spawn(&[&["--port", "0"], args].concat(), variables);
         loop {
             let mut line = String::new();
             let read = process.stdout.read_line(&mut line).unwrap();
@@ -35,12 +40,15 @@ impl Process {
     }
 
     /// Starts it with `args` and does not wait.
-    pub(crate) fn spawn(args: &[&str]) -> Self {
+    pub(crate) fn spawn(args: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_serve"));
         // Settings of whoever runs the tests must not reach the child.
-        for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("SERVE_")) {
-            command.env_remove(name);
+        for (name, _) in std::env::vars() {
+            if name.starts_with("SERVE_") || name.starts_with("HF_") {
+                command.env_remove(name);
+            }
         }
+        command.envs(variables.iter().copied());
         let mut child = command
             .args(args)
             .stdin(Stdio::null())
@@ -60,7 +68,7 @@ impl Process {
 
     /// Runs it to its end, which it must reach by itself.
     pub(crate) fn run(args: &[&str]) -> Ended {
-        Self::spawn(args).wait()
+        Self::spawn(args, &[]).wait()
     }
 
     /// `http://..` as the banner says.

@@ -39,6 +39,10 @@ pub(crate) enum Failure {
     #[cfg(feature = "model")]
     #[error("the model could not be fetched: {0}")]
     Hub(#[from] serve_model::hub::HubError),
+    /// The model's own sampling defaults are out of range.
+    #[cfg(feature = "model")]
+    #[error("the model could not be loaded: generation_config.json: {0}")]
+    Sampling(#[from] serve_core::InvalidSampling),
     /// The thread that loads the model ended without an answer.
     #[error("the model could not be loaded: the loader panicked")]
     LoaderPanicked,
@@ -63,7 +67,7 @@ impl Failure {
             Self::Runtime(_) => 1,
             Self::Usage { .. } => 2,
             #[cfg(feature = "model")]
-            Self::Load(_) | Self::Hub(_) => 3,
+            Self::Load(_) | Self::Hub(_) | Self::Sampling(_) => 3,
             Self::LoaderPanicked | Self::Launch(_) => 3,
             Self::Listen { .. } => 4,
         }

@@ -47,10 +47,7 @@ pub(crate) fn assemble(cli: &Cli, console: &Console) -> Result<Assembled, Failur
             "generation_config.json: {ignored} is not supported and ignored"
         ));
     }
-    let sampling = generation.sampling().map_err(|error| Failure::Usage {
-        setting: "generation_config.json",
-        cause: error.to_string(),
-    })?;
+    let sampling = generation.sampling()?;
     let example = match (&source, &chat_template) {
         (Source::Embedded, _) => {
             Example::Continue("It is a truth universally acknowledged, that a young man")
