@@ -1,10 +1,13 @@
 //! The scheduler: gate + batcher + KV block pool + preemption, for engines driven one step at a
 //! time.
 //!
-//! `plan.rs` decides what the next step runs, `complete.rs` books what came of it, `preempt.rs`
-//! makes room, `steady.rs` looks ahead over steps whose batch does not change.
+//! `plan.rs` decides what the next step runs, `fit.rs` finds blocks for who joins, `preempt.rs` makes
+//! room, `complete.rs` books what came of the step, `ending.rs` answers requests, `steady.rs` looks
+//! ahead over steps whose batch does not change.
 
 mod complete;
+mod ending;
+mod fit;
 mod live;
 mod plan;
 mod preempt;
@@ -18,7 +21,7 @@ use std::sync::Arc;
 
 use serve_core::{
     BlockId, CancelReason, Event, EventKind, Limit, Limits, Refusal, Request, RequestId, StepId,
-    Time, Usage,
+    Time,
 };
 use slab::Slab;
 
@@ -30,6 +33,7 @@ use crate::journal::{Decision, Deferral, Sink};
 use crate::kv::{BlockPool, KvSettings};
 use crate::pace::Pace;
 use crate::victim::{Preemption, Victim};
+use ending::End;
 use live::{Live, Prefixes, Stage};
 
 /// Decides, step by step, what a device runs. Does no I/O, reads no clock: every input carries
@@ -134,13 +138,6 @@ struct Probe {
 struct ClassCounts {
     running: u32,
     counters: Counters,
-}
-
-/// How a request ends.
-enum End {
-    Finished(serve_core::FinishReason),
-    Cancelled(CancelReason),
-    Failed(Arc<str>),
 }
 
 impl Scheduler {
@@ -345,127 +342,8 @@ impl Scheduler {
         Err(self.gate.refuse(now, request.id(), "limits", refusal))
     }
 
-    /// Ends a request that has left the queue without being taken. It may have started before and
-    /// been preempted.
-    fn end_waiting(&mut self, now: Time, request: &Request, end: End) {
-        let slot = self.ids.get(request.id());
-        let usage = slot.map_or(
-            Usage {
-                prompt_tokens: request.prompt_tokens(),
-                ..Usage::default()
-            },
-            |slot| self.live[slot].usage(),
-        );
-        self.answer(now, request, usage, end);
-        if self.probe.request == Some(request.id()) {
-            self.probe.request = None;
-        }
-        if let Some(slot) = slot {
-            self.gate.ended_waiting(request);
-            if self.live[slot].announced {
-                self.releases.push(request.id());
-            }
-            self.forget(slot);
-        }
-    }
-
-    /// Ends a running request. Its blocks are given up now, or when the step in flight, which
-    /// writes to them, is complete.
-    fn end(&mut self, now: Time, slot: usize, end: End) {
-        let live = &mut self.live[slot];
-        debug_assert_eq!(live.stage, Stage::Running, "a request ends once");
-        live.stage = Stage::Ended;
-        self.unswept = true;
-        let (request, usage) = (Arc::clone(&live.request), live.usage());
-        let by_itself = matches!(end, End::Finished(_));
-        let took = by_itself.then(|| now.since(live.started_at));
-        if live.announced {
-            self.releases.push(live.id);
-        }
-        if !live.in_flight {
-            self.release_blocks(slot);
-        }
-        if let Some(deadline) = request.deadline() {
-            self.deadlines.remove(&(deadline, slot));
-        }
-        self.class(request.class()).running -= 1;
-        self.gate.ended(now, &request, took);
-        self.answer(now, &request, usage, end);
-    }
-
-    /// Sends the one terminal event of a request, and counts and records it.
-    fn answer(&mut self, now: Time, request: &Request, usage: Usage, end: End) {
-        let output_tokens = usage.output_tokens;
-        let class = request.class();
-        let (decision, kind) = match end {
-            End::Finished(reason) => {
-                self.count(class, |counters| counters.finished += 1);
-                (
-                    Decision::Finished {
-                        reason,
-                        output_tokens,
-                    },
-                    EventKind::Finished { reason, usage },
-                )
-            }
-            End::Cancelled(reason) => {
-                self.count(class, |counters| counters.cancelled += 1);
-                (
-                    Decision::Cancelled {
-                        reason,
-                        output_tokens,
-                    },
-                    EventKind::Cancelled { reason, usage },
-                )
-            }
-            End::Failed(cause) => {
-                self.count(class, |counters| counters.failed += 1);
-                let decision = Decision::Failed {
-                    cause: Arc::clone(&cause),
-                    output_tokens,
-                };
-                (decision, EventKind::Failed { cause, usage })
-            }
-        };
-        self.gate.journal().write(now, request.id(), || decision);
-        self.emit(now, request.id(), kind);
-    }
-
     fn emit(&mut self, at: Time, request: RequestId, kind: EventKind) {
         self.events.push_back(Event { request, at, kind });
-    }
-
-    /// Gives a request's blocks up, from the tail.
-    fn release_blocks(&mut self, slot: usize) {
-        let live = &mut self.live[slot];
-        while let Some(block) = live.table.pop() {
-            self.pool.release(block);
-        }
-        live.prefixes.published = 0;
-    }
-
-    /// Frees the slot of a request that holds nothing any more and keeps its buffers.
-    fn forget(&mut self, slot: usize) {
-        let live = self.live.remove(slot);
-        self.ids.remove(live.id);
-        self.spare.push((live.table, live.prefixes));
-    }
-
-    /// Takes those who no longer run out of the batch.
-    fn sweep(&mut self) {
-        if !std::mem::take(&mut self.unswept) {
-            return;
-        }
-        let mut running = std::mem::take(&mut self.running);
-        running.retain(|&slot| match self.live[slot].stage {
-            Stage::Running => true,
-            Stage::Waiting => false,
-            Stage::Ended => {
-                self.forget(slot);
-                false
-            }
-        });
-        self.running = running;
     }
 
     fn class(&mut self, class: serve_core::Class) -> &mut ClassCounts {

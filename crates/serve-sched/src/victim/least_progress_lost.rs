@@ -20,3 +20,15 @@ impl Victim for LeastProgressLost {
         [class, u64::MAX - u64::from(candidate.computed)]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::victim::tests::first_to_yield;
+
+    #[test]
+    fn the_class_comes_before_the_progress_and_the_newest_of_equals_goes() {
+        let running = [(0, 1, 2), (1, 2, 90), (1, 3, 40), (1, 4, 40)];
+        assert_eq!(first_to_yield(&LeastProgressLost, &running), 3);
+    }
+}

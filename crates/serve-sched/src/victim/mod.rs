@@ -68,3 +68,28 @@ impl Default for Preemption {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serve_core::{Class, RequestId, Time, TokenId};
+
+    use super::*;
+
+    /// Which of some `(class, sequence, computed)` yields first, as the mechanism compares.
+    pub(super) fn first_to_yield(victim: &dyn Victim, running: &[(u8, u64, u32)]) -> usize {
+        let yields = |&(class, sequence, computed): &(u8, u64, u32)| {
+            let request = Request::new(RequestId::new(1), Time::ZERO, [TokenId::new(1)], 1)
+                .unwrap()
+                .with_class(Class::new(class));
+            let candidate = Candidate {
+                request: &request,
+                sequence,
+                computed,
+                blocks: 1,
+            };
+            (victim.yields(&candidate), sequence)
+        };
+        let ranked = running.iter().map(yields).zip(0..);
+        ranked.max().map(|(_, index)| index).unwrap()
+    }
+}

@@ -21,3 +21,15 @@ impl Victim for NewestOfLowestClass {
         ]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::victim::tests::first_to_yield;
+
+    #[test]
+    fn the_class_comes_before_the_age() {
+        let running = [(0, 9, 5), (1, 2, 5), (1, 3, 5), (0, 10, 5)];
+        assert_eq!(first_to_yield(&NewestOfLowestClass, &running), 2);
+    }
+}

@@ -49,6 +49,7 @@ enum Input {
     Wait(u64),
     Timeout,
     Drain,
+    CancelAll,
 }
 
 #[derive(Clone, Debug)]
@@ -168,7 +169,11 @@ fn inputs() -> impl Strategy<Value = Vec<Input>> {
         2 => Just(Input::Timeout),
     ];
     // Rare enough that most of a case runs on a device that holds something.
-    let rare = prop_oneof![3 => Just(Input::Lose), 1 => Just(Input::Drain)];
+    let rare = prop_oneof![
+        3 => Just(Input::Lose),
+        1 => Just(Input::CancelAll),
+        1 => Just(Input::Drain),
+    ];
     let input = prop_oneof![199 => input, 1 => rare];
     proptest::collection::vec(input, INPUTS)
 }
@@ -250,6 +255,7 @@ impl World {
             Input::Lose => self.lose(),
             Input::Wait(ms) => self.now += Span::from_millis(*ms),
             Input::Timeout => self.scheduler.handle_timeout(self.now),
+            Input::CancelAll => self.cancel_all(),
             Input::Drain => {
                 self.draining = true;
                 self.scheduler.drain(self.now);
@@ -328,6 +334,12 @@ impl World {
             self.known[&id].terminal.is_some(),
             "{id} was answered at once"
         );
+    }
+
+    fn cancel_all(&mut self) {
+        self.scheduler.cancel_all(self.now, CancelReason::Drain);
+        self.events();
+        assert_eq!(self.live().count(), 0);
     }
 
     fn plan(&mut self) -> bool {

@@ -9,7 +9,7 @@ mod trace;
 use std::fs;
 use std::io::{self, Write};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cases::Decoding;
 
@@ -170,7 +170,7 @@ fn peak_memory_mib() -> Option<f64> {
     reason = "measuring real time is what this binary is for"
 )]
 fn timed(work: impl FnOnce()) -> Duration {
-    let start = Instant::now();
+    let start = std::time::Instant::now();
     work();
     start.elapsed()
 }

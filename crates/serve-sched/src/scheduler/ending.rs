@@ -1,0 +1,137 @@
+//! The end of a request: one answer to its client, and everything that it held given back.
+
+use std::sync::Arc;
+
+use serve_core::{CancelReason, EventKind, FinishReason, Request, Time, Usage};
+
+use super::Scheduler;
+use super::live::Stage;
+use crate::journal::Decision;
+
+/// How a request ends.
+pub(super) enum End {
+    Finished(FinishReason),
+    Cancelled(CancelReason),
+    Failed(Arc<str>),
+}
+
+impl Scheduler {
+    /// Ends a request that has left the queue without being taken. It may have started before and
+    /// been preempted.
+    pub(super) fn end_waiting(&mut self, now: Time, request: &Request, end: End) {
+        let slot = self.ids.get(request.id());
+        let usage = slot.map_or(
+            Usage {
+                prompt_tokens: request.prompt_tokens(),
+                ..Usage::default()
+            },
+            |slot| self.live[slot].usage(),
+        );
+        self.answer(now, request, usage, end);
+        if self.probe.request == Some(request.id()) {
+            self.probe.request = None;
+        }
+        if let Some(slot) = slot {
+            self.gate.ended_waiting(request);
+            if self.live[slot].announced {
+                self.releases.push(request.id());
+            }
+            self.forget(slot);
+        }
+    }
+
+    /// Ends a running request. Its blocks are given up now, or when the step in flight, which
+    /// writes to them, is complete.
+    pub(super) fn end(&mut self, now: Time, slot: usize, end: End) {
+        let live = &mut self.live[slot];
+        debug_assert_eq!(live.stage, Stage::Running, "a request ends once");
+        live.stage = Stage::Ended;
+        self.unswept = true;
+        let (request, usage) = (Arc::clone(&live.request), live.usage());
+        let by_itself = matches!(end, End::Finished(_));
+        let took = by_itself.then(|| now.since(live.started_at));
+        if live.announced {
+            self.releases.push(live.id);
+        }
+        if !live.in_flight {
+            self.release_blocks(slot);
+        }
+        if let Some(deadline) = request.deadline() {
+            self.deadlines.remove(&(deadline, slot));
+        }
+        self.class(request.class()).running -= 1;
+        self.gate.ended(now, &request, took);
+        self.answer(now, &request, usage, end);
+    }
+
+    /// Sends the one terminal event of a request, and counts and records it.
+    fn answer(&mut self, now: Time, request: &Request, usage: Usage, end: End) {
+        let output_tokens = usage.output_tokens;
+        let class = request.class();
+        let (decision, kind) = match end {
+            End::Finished(reason) => {
+                self.count(class, |counters| counters.finished += 1);
+                (
+                    Decision::Finished {
+                        reason,
+                        output_tokens,
+                    },
+                    EventKind::Finished { reason, usage },
+                )
+            }
+            End::Cancelled(reason) => {
+                self.count(class, |counters| counters.cancelled += 1);
+                (
+                    Decision::Cancelled {
+                        reason,
+                        output_tokens,
+                    },
+                    EventKind::Cancelled { reason, usage },
+                )
+            }
+            End::Failed(cause) => {
+                self.count(class, |counters| counters.failed += 1);
+                let decision = Decision::Failed {
+                    cause: Arc::clone(&cause),
+                    output_tokens,
+                };
+                (decision, EventKind::Failed { cause, usage })
+            }
+        };
+        self.gate.journal().write(now, request.id(), || decision);
+        self.emit(now, request.id(), kind);
+    }
+
+    /// Gives a request's blocks up, from the tail.
+    pub(super) fn release_blocks(&mut self, slot: usize) {
+        let live = &mut self.live[slot];
+        while let Some(block) = live.table.pop() {
+            self.pool.release(block);
+        }
+        live.prefixes.published = 0;
+    }
+
+    /// Frees the slot of a request that holds nothing any more and keeps its buffers.
+    fn forget(&mut self, slot: usize) {
+        let live = self.live.remove(slot);
+        self.ids.remove(live.id);
+        self.spare.push((live.table, live.prefixes));
+    }
+
+    /// Takes those who no longer run out of the batch.
+    pub(super) fn sweep(&mut self) {
+        if !std::mem::take(&mut self.unswept) {
+            return;
+        }
+        let mut running = std::mem::take(&mut self.running);
+        running.retain(|&slot| match self.live[slot].stage {
+            Stage::Running => true,
+            Stage::Waiting => false,
+            Stage::Ended => {
+                self.forget(slot);
+                false
+            }
+        });
+        self.running = running;
+    }
+}

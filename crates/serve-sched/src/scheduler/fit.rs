@@ -1,0 +1,122 @@
+//! Blocks for who joins: what the prefix cache has, what must be allocated, and whether it is there.
+
+use serve_core::Time;
+
+use super::Scheduler;
+use super::live::Live;
+use crate::gate::Taken;
+use crate::kv::PrefixHasher;
+
+/// Blocks for the head of the queue.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fit {
+    /// Blocks found in the prefix cache.
+    pub(super) shared: u32,
+    /// Blocks to allocate beside them.
+    pub(super) needed: u32,
+}
+
+impl Scheduler {
+    /// What the head of the queue needs, and how many blocks it may be given.
+    pub(super) fn blocks_for_head(&mut self, now: Time) -> (Fit, u32) {
+        self.probe_head(now);
+        let Some(head) = self.gate.head(now) else {
+            let nothing = Fit {
+                shared: 0,
+                needed: 0,
+            };
+            return (nothing, 0);
+        };
+        let started = self.ids.get(head.request.id()).map(|slot| &self.live[slot]);
+        let (known, prefixes) = match started {
+            Some(live) => (live.known, &live.prefixes),
+            None => (head.request.prompt_tokens(), &self.probe.prefixes),
+        };
+        // Whoever cannot be made to yield again holds from the start all that it can come to need.
+        let positions = match head.preemptions >= self.preemption.times_max {
+            true => head.request.positions_max(),
+            false => known,
+        };
+        // The last token is run in any case: its logits are wanted.
+        let reusable = ((known - 1) / self.limits.block_size) as usize;
+        let hashes = prefixes.hashes();
+        let found = hashes[..reusable.min(hashes.len())]
+            .iter()
+            .map_while(|&prefix| self.pool.find(prefix));
+        let (mut shared, mut cached) = (0, 0);
+        for block in found {
+            shared += 1;
+            cached += u32::from(self.pool.is_cached(block));
+        }
+        let fit = Fit {
+            shared,
+            needed: self.limits.blocks_for(positions) - shared,
+        };
+        // Taking a cached block makes one block fewer available.
+        let spared = match self.gate.running() {
+            0 => 0,
+            _ => self.watermark,
+        };
+        let available = self.pool.available().saturating_sub(cached + spared);
+        (fit, available)
+    }
+
+    /// Hashes the prompt of the head of the queue, unless that has been done.
+    fn probe_head(&mut self, now: Time) {
+        if !self.kv.reuse_prefixes {
+            return;
+        }
+        let Some(head) = self.gate.head(now) else {
+            return;
+        };
+        let (id, tenant) = (head.request.id(), head.request.tenant());
+        if self.probe.request == Some(id) || self.ids.get(id).is_some() {
+            return;
+        }
+        let tenant = self.kv.isolate_tenants.then_some(tenant);
+        let hasher = PrefixHasher::new(self.kv.hash_key, tenant);
+        let prefixes = &mut self.probe.prefixes;
+        prefixes.restart(Some(hasher));
+        for &token in head.request.prompt().iter() {
+            prefixes.push(token, self.limits.block_size);
+        }
+        self.probe.request = Some(id);
+    }
+
+    /// The slot of a request that has started before, or a new one.
+    pub(super) fn slot_for(&mut self, now: Time, taken: &Taken) -> usize {
+        let id = taken.request.id();
+        if let Some(slot) = self.ids.get(id) {
+            return slot;
+        }
+        let (table, mut prefixes) = self.spare.pop().unwrap_or_default();
+        if self.probe.request == Some(id) {
+            std::mem::swap(&mut prefixes, &mut self.probe.prefixes);
+            self.probe.request = None;
+        } else {
+            prefixes.restart(None);
+        }
+        let slot = self.live.insert(Live::new(taken, prefixes, table, now));
+        self.ids.insert(id, slot);
+        slot
+    }
+
+    pub(super) fn take_blocks(&mut self, slot: usize, fit: Fit) {
+        let live = &mut self.live[slot];
+        for &prefix in &live.prefixes.hashes()[..fit.shared as usize] {
+            if let Some(block) = self.pool.find(prefix) {
+                self.pool.share(block);
+                live.table.push(block);
+            }
+        }
+        live.prefixes.published = fit.shared;
+        // Room for its whole life, so that it grows without allocating.
+        let blocks_max = self.limits.blocks_for(live.request.positions_max()) as usize;
+        live.table
+            .reserve(blocks_max.saturating_sub(live.table.len()));
+        live.prefixes.reserve(blocks_max);
+        // The caller has seen that so many are available.
+        let fresh = std::iter::from_fn(|| self.pool.allocate());
+        live.table.extend(fresh.take(fit.needed as usize));
+    }
+}

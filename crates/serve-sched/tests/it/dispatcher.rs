@@ -1,0 +1,384 @@
+//! The dispatcher: every request is answered once, slots are never exceeded, and an adaptive limit
+//! finds what an engine can do.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use serve_core::{
+    CancelReason, EventKind, FinishReason, Limit, Refusal, Request, RequestId, Span, TenantId,
+    Time, TokenId, Usage,
+};
+use serve_sched::admit::{Admit, ConcurrencyLimit, QueueCap};
+use serve_sched::order::{FairTenants, Fifo};
+use serve_sched::{Concurrency, Dispatcher, Gradient, GradientSettings, Outcome};
+
+fn request(id: u64, at: Time) -> Request {
+    Request::new(RequestId::new(id), at, vec![TokenId::new(1); 4], 10).unwrap()
+}
+
+fn finished(output_tokens: u32) -> Outcome {
+    let usage = Usage {
+        prompt_tokens: 4,
+        output_tokens,
+        ..Usage::default()
+    };
+    Outcome::Finished {
+        reason: FinishReason::Length,
+        usage,
+    }
+}
+
+fn failed() -> Outcome {
+    Outcome::Failed {
+        cause: Arc::from("the engine said no"),
+    }
+}
+
+fn fixed(limit: u32) -> Dispatcher {
+    Dispatcher::new(Vec::new(), Box::new(Fifo), Concurrency::Fixed(limit))
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Op {
+    Wait(u64),
+    Submit { deadline_ms: Option<u64> },
+    Next,
+    Timeout,
+    /// Of the requests with the engine, the n-th is done.
+    Done { index: usize, fails: bool },
+    /// Of all requests ever submitted, the n-th is called off.
+    Cancel(usize),
+    Drain,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        4 => (0_u64..200).prop_map(Op::Wait),
+        8 => prop::option::of(0_u64..500).prop_map(|deadline_ms| Op::Submit { deadline_ms }),
+        8 => Just(Op::Next),
+        2 => Just(Op::Timeout),
+        5 => (any::<usize>(), prop::bool::weighted(0.2))
+            .prop_map(|(index, fails)| Op::Done { index, fails }),
+        3 => any::<usize>().prop_map(Op::Cancel),
+        1 => prop::bool::weighted(0.1).prop_map(|drain| if drain { Op::Drain } else { Op::Next }),
+    ]
+}
+
+/// What has to be true of a dispatcher, kept beside it.
+struct Model {
+    dispatcher: Dispatcher,
+    limit: u32,
+    now: Time,
+    ids: u64,
+    deadlines: BTreeMap<RequestId, Option<Time>>,
+    live: BTreeSet<RequestId>,
+    sent: Vec<RequestId>,
+    last_sent: Option<RequestId>,
+    draining: bool,
+}
+
+impl Model {
+    fn apply(&mut self, op: Op) -> Result<(), TestCaseError> {
+        match op {
+            Op::Wait(ms) => self.now += Span::from_millis(ms),
+            Op::Submit { deadline_ms } => self.submit(deadline_ms)?,
+            Op::Next => self.next()?,
+            Op::Timeout => self.dispatcher.handle_timeout(self.now),
+            Op::Done { index, fails } => {
+                if !self.sent.is_empty() {
+                    let id = self.sent.remove(index % self.sent.len());
+                    let outcome = if fails { failed() } else { finished(3) };
+                    prop_assert!(self.dispatcher.done(self.now, id, outcome.clone()));
+                    prop_assert!(!self.dispatcher.done(self.now, id, outcome), "only once");
+                }
+            }
+            Op::Cancel(index) => {
+                if self.ids > 0 {
+                    let id = RequestId::new(index as u64 % self.ids);
+                    let was_live = self.live.contains(&id);
+                    let done = self.dispatcher.cancel(self.now, id, CancelReason::Client);
+                    prop_assert_eq!(done, was_live);
+                }
+            }
+            Op::Drain => {
+                self.dispatcher.drain(self.now);
+                self.draining = true;
+            }
+        }
+        self.check(matches!(op, Op::Next | Op::Timeout))
+    }
+
+    fn submit(&mut self, deadline_ms: Option<u64>) -> Result<(), TestCaseError> {
+        let deadline = deadline_ms.map(|ms| self.now + Span::from_millis(ms));
+        let request = request(self.ids, self.now).with_deadline(deadline);
+        let id = request.id();
+        self.ids += 1;
+        let taken = self.dispatcher.submit(self.now, request);
+        let passed = deadline.is_some_and(|deadline| deadline <= self.now);
+        prop_assert_eq!(taken.is_ok(), !passed && !self.draining);
+        if taken.is_ok() {
+            self.live.insert(id);
+            self.deadlines.insert(id, deadline);
+        }
+        Ok(())
+    }
+
+    fn next(&mut self) -> Result<(), TestCaseError> {
+        let waiting = self.dispatcher.stats().waiting;
+        match self.dispatcher.next(self.now) {
+            Some(request) => {
+                let id = request.id();
+                prop_assert!(self.last_sent < Some(id), "first come, first served");
+                self.last_sent = Some(id);
+                self.sent.push(id);
+            }
+            None => {
+                let full = self.sent.len() as u32 >= self.limit;
+                let empty = self.dispatcher.stats().waiting == 0;
+                prop_assert!(full || empty, "{waiting} waited and a slot was free");
+            }
+        }
+        Ok(())
+    }
+
+    fn check(&mut self, timeouts_handled: bool) -> Result<(), TestCaseError> {
+        while let Some(event) = self.dispatcher.poll_event() {
+            prop_assert!(self.live.contains(&event.request), "nothing after the end");
+            if event.kind.is_terminal() {
+                self.live.remove(&event.request);
+            }
+            if let EventKind::Cancelled { reason, .. } = event.kind {
+                let deadline = self.deadlines[&event.request];
+                let passed = deadline.is_some_and(|deadline| deadline <= self.now);
+                prop_assert!(reason != CancelReason::Deadline || passed);
+            }
+        }
+        let stats = self.dispatcher.stats();
+        let counters = stats.counters;
+        let ended =
+            counters.finished + counters.refused + counters.cancelled + counters.failed;
+        let held = u64::from(stats.waiting + stats.running);
+        prop_assert_eq!(counters.arrived, ended + held);
+        prop_assert_eq!(held, self.live.len() as u64);
+        prop_assert_eq!(stats.running + stats.aborting, self.sent.len() as u32);
+        prop_assert!(self.sent.len() as u32 <= self.limit);
+        if timeouts_handled {
+            for id in &self.live {
+                let deadline = self.deadlines[id].unwrap_or(Time::MAX);
+                prop_assert!(deadline > self.now, "{} is late", id);
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<(), TestCaseError> {
+        self.apply(Op::Drain)?;
+        while self.dispatcher.stats().waiting > 0 || !self.sent.is_empty() {
+            self.apply(Op::Next)?;
+            let (index, fails) = (0, false);
+            self.apply(Op::Done { index, fails })?;
+        }
+        prop_assert!(self.live.is_empty());
+        prop_assert!(self.dispatcher.is_drained());
+        Ok(())
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn every_request_is_answered_once(
+        limit in 1_u32..5,
+        ops in prop::collection::vec(op(), 1..150),
+    ) {
+        let mut model = Model {
+            dispatcher: fixed(limit),
+            limit,
+            now: Time::ZERO,
+            ids: 0,
+            deadlines: BTreeMap::new(),
+            live: BTreeSet::new(),
+            sent: Vec::new(),
+            last_sent: None,
+            draining: false,
+        };
+        for op in ops {
+            model.apply(op)?;
+        }
+        model.finish()?;
+    }
+}
+
+#[test]
+fn a_slot_is_taken_until_the_engine_has_let_go() {
+    let mut dispatcher = fixed(1);
+    let (now, later) = (Time::ZERO, Time::from_millis(50));
+    dispatcher.submit(now, request(1, now)).unwrap();
+    dispatcher.submit(now, request(2, now)).unwrap();
+    let first = dispatcher.next(now).unwrap().id();
+    assert!(dispatcher.cancel(now, first, CancelReason::Client));
+    assert!(!dispatcher.cancel(now, first, CancelReason::Client));
+    assert!(dispatcher.next(now).is_none(), "the engine still works on it");
+    let refusal = dispatcher.submit(now, request(1, now)).unwrap_err();
+    assert_eq!(refusal.limit(), Limit::DuplicateId);
+
+    assert!(dispatcher.done(later, first, finished(1)));
+    assert_eq!(dispatcher.next(later).unwrap().id(), RequestId::new(2));
+    let kinds = std::iter::from_fn(|| dispatcher.poll_event());
+    let terminal = kinds.filter(|event| event.kind.is_terminal());
+    assert_eq!(terminal.count(), 1);
+}
+
+#[test]
+fn a_deadline_counts_while_waiting_and_while_sent() {
+    let mut dispatcher = fixed(1);
+    let at = Time::from_millis;
+    for id in 1..=2 {
+        let request = request(id, at(0)).with_deadline(Some(at(100 * id)));
+        dispatcher.submit(at(0), request).unwrap();
+    }
+    dispatcher.next(at(0)).unwrap();
+    assert_eq!(dispatcher.next_timeout(), Some(at(100)));
+    dispatcher.handle_timeout(at(100));
+    assert_eq!(dispatcher.next_timeout(), Some(at(200)));
+    dispatcher.handle_timeout(at(200));
+    assert_eq!(dispatcher.next_timeout(), None);
+    let stats = dispatcher.stats();
+    assert_eq!((stats.waiting, stats.running, stats.aborting), (0, 0, 1));
+    assert_eq!(stats.counters.cancelled, 2);
+}
+
+#[test]
+fn tokens_that_come_in_between_count_for_fairness() {
+    let order = FairTenants::new(1, 1);
+    let mut dispatcher = Dispatcher::new(Vec::new(), Box::new(order), Concurrency::Fixed(2));
+    let now = Time::ZERO;
+    for id in 1..=6 {
+        let tenant = TenantId::new(1 + (id % 2) as u32);
+        let request = request(id, now).with_tenant(tenant);
+        dispatcher.submit(now, request).unwrap();
+    }
+    let first = dispatcher.next(now).unwrap();
+    let second = dispatcher.next(now).unwrap();
+    assert_ne!(first.tenant(), second.tenant());
+    // The second's answer is long. Its tenant is next only when the other has had as much.
+    dispatcher.served(second.id(), 9);
+    dispatcher.done(now, first.id(), finished(2));
+    let third = dispatcher.next(now).unwrap();
+    assert_eq!(third.tenant(), first.tenant());
+}
+
+/// An engine of its own: it serves `slots` requests side by side, each `service_ms` for a request,
+/// and queues what it is given beyond that.
+struct Engine {
+    slots: usize,
+    service: Span,
+    busy: BTreeSet<(Time, RequestId)>,
+    queue: VecDeque<RequestId>,
+}
+
+impl Engine {
+    fn take(&mut self, now: Time, id: RequestId) {
+        self.queue.push_back(id);
+        self.start(now);
+    }
+
+    fn start(&mut self, now: Time) {
+        while self.busy.len() < self.slots {
+            let Some(id) = self.queue.pop_front() else {
+                return;
+            };
+            // Lengths differ by up to a half, and the order of ending is not that of starting.
+            let service = self.service.mul_div(75 + id.get() * 37 % 51, 100);
+            self.busy.insert((now + service, id));
+        }
+    }
+}
+
+/// Sends `requests` at twice the engine's capacity. Returns the rate at which requests end and the
+/// mean time that one spends in the engine.
+fn overload(
+    admit: Vec<Box<dyn Admit>>,
+    concurrency: Concurrency,
+    slots: usize,
+    requests: u64,
+) -> (f64, f64) {
+    let mut dispatcher = Dispatcher::new(admit, Box::new(Fifo), concurrency);
+    let mut engine = Engine {
+        slots,
+        service: Span::from_millis(100),
+        busy: BTreeSet::new(),
+        queue: VecDeque::new(),
+    };
+    let gap = engine.service / (2 * slots as u64);
+    let (mut sent_at, mut in_engine, mut ended) = (BTreeMap::new(), 0.0, 0_u64);
+    let mut now = Time::ZERO;
+    let mut next_arrival = (0, Time::ZERO);
+    loop {
+        let next_end = engine.busy.first().copied();
+        let arrival = (next_arrival.0 < requests).then_some(next_arrival.1);
+        match (next_end, arrival) {
+            (Some((end, id)), arrival) if arrival.is_none_or(|at| end <= at) => {
+                now = end;
+                engine.busy.remove(&(end, id));
+                engine.start(now);
+                in_engine += now.since(sent_at[&id]).as_secs_f64();
+                ended += 1;
+                dispatcher.done(now, id, finished(10));
+            }
+            (_, Some(at)) => {
+                now = at;
+                let _ = dispatcher.submit(now, request(next_arrival.0, now));
+                next_arrival = (next_arrival.0 + 1, at + gap);
+            }
+            _ => break,
+        }
+        while let Some(request) = dispatcher.next(now) {
+            sent_at.insert(request.id(), now);
+            engine.take(now, request.id());
+        }
+        while dispatcher.poll_event().is_some() {}
+    }
+    (ended as f64 / now.as_secs_f64(), in_engine / ended as f64)
+}
+
+#[test]
+fn an_adaptive_limit_keeps_the_engine_busy_and_its_own_queue_short() {
+    let slots = 8;
+    let capacity = slots as f64 / 0.1;
+    let cap = || vec![Box::new(QueueCap::new(200)) as Box<dyn Admit>];
+    let (rate, all) = overload(cap(), Concurrency::Fixed(1_000), slots, 10_000);
+    assert!(rate > 0.97 * capacity && all > 1.0, "{rate} {all}");
+    let (rate, few) = overload(cap(), Concurrency::Fixed(4), slots, 10_000);
+    assert!(rate < 0.55 * capacity && few < 0.11, "{rate} {few}");
+
+    let adaptive = Concurrency::Adaptive(Gradient::default());
+    let (rate, adapted) = overload(cap(), adaptive, slots, 10_000);
+    assert!(rate > 0.95 * capacity, "{rate} of {capacity}");
+    assert!(adapted < 0.25, "{adapted} s in an engine that needs 0.1");
+}
+
+#[test]
+fn where_nobody_waits_the_limit_is_what_is_refused_beyond() {
+    let settings = GradientSettings {
+        limit_initial: 2,
+        ..GradientSettings::default()
+    };
+    let concurrency = Concurrency::Adaptive(Gradient::new(settings).unwrap());
+    let admit: Vec<Box<dyn Admit>> = vec![Box::new(ConcurrencyLimit)];
+    let mut dispatcher = Dispatcher::new(admit, Box::new(Fifo), concurrency);
+    let now = Time::ZERO;
+    let taken = |id| dispatcher.submit(now, request(id, now));
+    let results: Vec<_> = (0..3).map(taken).collect();
+    let limit = Limit::Concurrency {
+        in_flight: 2,
+        max: 2,
+    };
+    let refusal = Refusal::Later {
+        limit,
+        retry_after: None,
+    };
+    assert_eq!(results, [Ok(()), Ok(()), Err(refusal)]);
+}
