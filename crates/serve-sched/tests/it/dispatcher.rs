@@ -42,11 +42,16 @@ fn fixed(limit: u32) -> Dispatcher {
 #[derive(Clone, Copy, Debug)]
 enum Op {
     Wait(u64),
-    Submit { deadline_ms: Option<u64> },
+    Submit {
+        deadline_ms: Option<u64>,
+    },
     Next,
     Timeout,
     /// Of the requests with the engine, the n-th is done.
-    Done { index: usize, fails: bool },
+    Done {
+        index: usize,
+        fails: bool,
+    },
     /// Of all requests ever submitted, the n-th is called off.
     Cancel(usize),
     Drain,
@@ -156,8 +161,7 @@ impl Model {
         }
         let stats = self.dispatcher.stats();
         let counters = stats.counters;
-        let ended =
-            counters.finished + counters.refused + counters.cancelled + counters.failed;
+        let ended = counters.finished + counters.refused + counters.cancelled + counters.failed;
         let held = u64::from(stats.waiting + stats.running);
         prop_assert_eq!(counters.arrived, ended + held);
         prop_assert_eq!(held, self.live.len() as u64);
@@ -220,7 +224,10 @@ fn a_slot_is_taken_until_the_engine_has_let_go() {
     let first = dispatcher.next(now).unwrap().id();
     assert!(dispatcher.cancel(now, first, CancelReason::Client));
     assert!(!dispatcher.cancel(now, first, CancelReason::Client));
-    assert!(dispatcher.next(now).is_none(), "the engine still works on it");
+    assert!(
+        dispatcher.next(now).is_none(),
+        "the engine still works on it"
+    );
     let refusal = dispatcher.submit(now, request(1, now)).unwrap_err();
     assert_eq!(refusal.limit(), Limit::DuplicateId);
 

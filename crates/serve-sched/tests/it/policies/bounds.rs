@@ -4,8 +4,8 @@ use proptest::prelude::*;
 use serve_core::{Span, Time};
 use serve_sched::Policies;
 use serve_sched::batch::{Continuous, Static, Window};
-use serve_sched::order::{AgingTiers, Order, ResponseRatio, StrictTiers};
-use serve_sched::sim::Row;
+use serve_sched::order::{AgingTiers, Fifo, Order, Place, ResponseRatio, StrictTiers, Waiting};
+use serve_sched::sim::{Poisson, Report, Row};
 
 use super::{Spec, device, run, serial};
 
@@ -145,48 +145,53 @@ fn a_steady_higher_class_starves_a_lower_one_only_without_aging() {
     assert!(aging <= bound, "{aging}");
 }
 
-/// Highest response ratio next lets the short ones go first and still ends every wait of a long
-/// one; shortest first does only the former.
-#[test]
-fn waiting_makes_up_for_being_long() {
-    use serve_sched::order::{Place, Waiting};
+/// The control of the response ratio: shortest first, without any aging.
+struct ShortestFirst;
 
-    struct ShortestFirst;
-    impl Order for ShortestFirst {
-        fn name(&self) -> &'static str {
-            "shortest-first"
-        }
-        fn place(&mut self, waiting: &Waiting<'_>, _now: Time) -> Place {
-            Place::by_key(u64::from(waiting.request.output_tokens_max()))
-        }
+impl Order for ShortestFirst {
+    fn name(&self) -> &'static str {
+        "shortest-first"
     }
 
-    // Two short requests at a time use the server up; a long one comes early on.
+    fn place(&mut self, waiting: &Waiting<'_>, _now: Time) -> Place {
+        Place::by_key(u64::from(waiting.request.output_tokens_max()))
+    }
+}
+
+/// Short requests use the server up, and a long one comes early on.
+#[test]
+fn waiting_makes_up_for_being_long() {
     let mut specs: Vec<Spec> = (0..4_000).map(|n| Spec::new(n / 2 * 100, 5)).collect();
     specs.insert(2, Spec::new(50, 50));
-    let report = |order: Box<dyn Order>| {
-        let policies = Policies {
-            admit: Vec::new(),
-            order,
-            batch: Box::new(serve_sched::batch::OneAtATime),
-            ..Policies::default()
-        };
-        run(device(1, 10), policies, &specs).0
-    };
-    let wait_of_the_long = |rows: &[Row]| {
-        let long = rows.iter().find(|row| row.usage.output_tokens == 50);
+    let wait_of_the_long = |report: Report| {
+        let long = report.rows.iter().find(|row| row.usage.output_tokens == 50);
         long.and_then(Row::waited).unwrap()
     };
-    let shortest = report(Box::new(ShortestFirst));
-    let ratio = report(Box::new(ResponseRatio::new(Span::ZERO)));
-    let fifo = report(Box::new(serve_sched::order::Fifo));
-    assert!(wait_of_the_long(&shortest.rows) > Span::from_secs(199));
-    assert!(wait_of_the_long(&ratio.rows) < Span::from_secs(2));
+    let shortest = wait_of_the_long(serial(ShortestFirst, &specs));
+    let ratio = wait_of_the_long(serial(ResponseRatio::new(Span::ZERO), &specs));
+    assert!(shortest > Span::from_secs(199), "{shortest}");
+    assert!(ratio < Span::from_secs(2), "{ratio}");
+}
 
-    let mean = |rows: &[Row]| {
-        let total: Span = rows.iter().map(Row::response_time).sum();
-        total.as_secs_f64() / rows.len() as f64
+/// Of nine short requests and a long one, at 85% load.
+#[test]
+fn the_response_ratio_lies_between_first_come_and_shortest_first() {
+    let specs: Vec<Spec> = Poisson::new(4, 11.0)
+        .take(5_000)
+        .enumerate()
+        .map(|(n, arrival)| Spec {
+            arrival,
+            ..Spec::new(0, if n % 10 == 0 { 50 } else { 3 })
+        })
+        .collect();
+    let fifo = serial(Fifo, &specs);
+    let ratio = serial(ResponseRatio::new(Span::ZERO), &specs);
+    let shortest = serial(ShortestFirst, &specs);
+    let mean = |report: &Report| {
+        let total: Span = report.rows.iter().map(Row::response_time).sum();
+        total.as_secs_f64() / report.rows.len() as f64
     };
-    assert!(mean(&shortest.rows) < mean(&ratio.rows));
-    assert!(mean(&ratio.rows) < mean(&fifo.rows));
+    let longest = |report: &Report| report.rows.iter().filter_map(Row::waited).max();
+    assert!(mean(&shortest) < mean(&ratio) && mean(&ratio) < 0.8 * mean(&fifo));
+    assert!(longest(&ratio) < longest(&shortest));
 }
