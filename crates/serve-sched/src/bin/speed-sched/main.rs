@@ -4,6 +4,8 @@
 //! adds a simulation of a recorded conversation trace. Exit code 2 is a wrong argument.
 
 mod cases;
+#[cfg(test)]
+mod tests;
 mod trace;
 
 use std::fs;
