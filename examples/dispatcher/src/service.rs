@@ -1,0 +1,72 @@
+//! A stand-in for somebody else's inference service: it takes every request, works at four at a time
+//! and keeps the others in a queue of its own, first come, first served. A real one is behind HTTP.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use serve_core::{FinishReason, Request, Usage};
+use serve_sched::Outcome;
+use tokio::sync::Semaphore;
+use tokio::time::sleep;
+
+/// What the service works at side by side.
+pub(crate) const SLOTS: u32 = 4;
+/// How long it takes for each token.
+const TOKEN: Duration = Duration::from_millis(1);
+
+/// The service, as a client sees it.
+#[derive(Clone)]
+pub(crate) struct Service {
+    slots: Arc<Semaphore>,
+    inside: Arc<AtomicU32>,
+    most_inside: Arc<AtomicU32>,
+}
+
+impl Service {
+    pub(crate) fn new() -> Self {
+        Self {
+            slots: Arc::new(Semaphore::new(SLOTS as usize)),
+            inside: Arc::default(),
+            most_inside: Arc::default(),
+        }
+    }
+
+    /// Answers a request, sooner or later.
+    pub(crate) async fn complete(&self, request: Arc<Request>) -> Outcome {
+        let _inside = Inside::enter(self);
+        let slot = self.slots.acquire().await;
+        sleep(TOKEN * request.output_tokens_max()).await;
+        drop(slot);
+        Outcome::Finished {
+            reason: FinishReason::Length,
+            usage: Usage {
+                prompt_tokens: request.prompt_tokens(),
+                output_tokens: request.output_tokens_max(),
+                ..Usage::default()
+            },
+        }
+    }
+
+    /// The most requests that it ever had at once, those in its own queue included.
+    pub(crate) fn most_inside(&self) -> u32 {
+        self.most_inside.load(Ordering::Relaxed)
+    }
+}
+
+/// A request is inside until it has its answer or whoever asked has hung up.
+struct Inside(Arc<AtomicU32>);
+
+impl Inside {
+    fn enter(service: &Service) -> Self {
+        let now_inside = service.inside.fetch_add(1, Ordering::Relaxed) + 1;
+        service.most_inside.fetch_max(now_inside, Ordering::Relaxed);
+        Self(Arc::clone(&service.inside))
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,231 @@
+//! Nobody knows how long an answer will be, so nobody knows how much KV cache it will need. One can
+//! keep room for the longest, and leave most of it empty; or fill the cache, and when it is full take
+//! the blocks of one request away, which waits again in its old place and is computed anew.
+//!
+//! The same mechanism, if it is asked to, makes a running request of a lower class yield to a waiting
+//! one of a higher class.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use examples_support::{Table, l4, percentile, request, secs, show, simulate};
+use serve_core::mock::{Mock, MockConfig};
+use serve_core::rng::Rng;
+use serve_core::{Backend as _, Class, Limits, Request, Span, Time};
+use serve_sched::batch::Continuous;
+use serve_sched::journal::{Decision, Entry};
+use serve_sched::order::StrictTiers;
+use serve_sched::sim::{Arrivals, Poisson, Report, Row, Simulation};
+use serve_sched::victim::{LeastProgressLost, NewestOfLowestClass, Preemption, Victim};
+use serve_sched::{Policies, Scheduler};
+
+const REQUESTS: u64 = 400;
+/// Prompts of up to 500 tokens and answers of up to 400 come to hold up to 57 blocks of 16.
+const PROMPT_TOKENS_MAX: u32 = 500;
+const OUTPUT_TOKENS_MAX: u32 = 400;
+const BLOCKS_MAX: u32 = 57;
+/// A cache that holds seven of the largest.
+const BLOCKS: u32 = 7 * BLOCKS_MAX;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    show(
+        "400 requests of 1 to 57 blocks, all waiting; 16 slots but for the second line; virtual time",
+        &pressure_table(&pressure()?),
+    );
+    show(
+        "8 slots full of class 1, and one request of class 0 every second, virtual time",
+        &class_table(&by_class()?),
+    );
+    Ok(())
+}
+
+struct Pressed {
+    report: Report,
+    /// Positions that had been run when their request yielded.
+    lost_tokens: u64,
+}
+
+/// Room for everybody; room for the longest answers of a few; and two choices of who yields.
+fn pressure() -> Result<[(&'static str, Pressed); 4], Box<dyn Error>> {
+    let serve = |blocks, slots, victim: Box<dyn Victim>| -> Result<Pressed, Box<dyn Error>> {
+        let policies = Policies {
+            admit: Vec::new(),
+            batch: Box::new(Continuous {
+                sequences_max: Some(slots),
+                ..Continuous::default()
+            }),
+            victim,
+            ..Policies::default()
+        };
+        let mut lengths = Rng::new(1);
+        let load = (0..REQUESTS).map(|id| {
+            let mut up_to = |most: u32| 1 + lengths.below(u64::from(most)) as u32;
+            request(
+                id,
+                Time::ZERO,
+                up_to(PROMPT_TOKENS_MAX),
+                up_to(OUTPUT_TOKENS_MAX),
+            )
+        });
+        let device = with_blocks(blocks)?;
+        let scheduler = Scheduler::new(device.limits(), policies)?;
+        let mut simulation = Simulation::new(scheduler, device);
+        // The journal has the numbers of each decision.
+        let lost_tokens = Arc::new(AtomicU64::new(0));
+        let sum = Arc::clone(&lost_tokens);
+        let journal = move |entry: &Entry| {
+            if let Decision::Preempted { computed, .. } = entry.decision {
+                sum.fetch_add(u64::from(computed), Ordering::Relaxed);
+            }
+        };
+        simulation
+            .scheduler_mut()
+            .set_journal(Some(Box::new(journal)));
+        Ok(Pressed {
+            report: simulation.run(&mut Arrivals::new(load)),
+            lost_tokens: lost_tokens.load(Ordering::Relaxed),
+        })
+    };
+    Ok([
+        (
+            "912, 16 slots",
+            serve(16 * BLOCKS_MAX, 16, Box::new(NewestOfLowestClass))?,
+        ),
+        (
+            "399, 7 slots",
+            serve(BLOCKS, 7, Box::new(NewestOfLowestClass))?,
+        ),
+        (
+            "399, newest yields",
+            serve(BLOCKS, 16, Box::new(NewestOfLowestClass))?,
+        ),
+        (
+            "399, least lost",
+            serve(BLOCKS, 16, Box::new(LeastProgressLost))?,
+        ),
+    ])
+}
+
+/// The device with so many blocks to give, beside the null block.
+fn with_blocks(usable: u32) -> Result<Mock, Box<dyn Error>> {
+    let device = l4(16)?;
+    Ok(Mock::new(MockConfig {
+        limits: Limits {
+            blocks: 1 + usable,
+            ..device.config().limits
+        },
+        ..device.config().clone()
+    }))
+}
+
+fn by_class() -> Result<[(&'static str, Report); 2], Box<dyn Error>> {
+    let serve = |by_class| -> Result<Report, Box<dyn Error>> {
+        let policies = Policies {
+            order: Box::new(StrictTiers),
+            preemption: Preemption {
+                by_class,
+                ..Preemption::default()
+            },
+            ..Policies::default()
+        };
+        let low = (0..60).map(|id| request(id, Time::ZERO, 60, 400));
+        let low = low.map(|request| request.with_class(Class::new(1)));
+        let high = (1_000..).zip(Poisson::new(2, 1.0)).take(30);
+        let high = high.map(|(id, at)| request(id, at, 60, 40));
+        let mut load: Vec<Request> = low.chain(high).collect();
+        load.sort_by_key(Request::arrival);
+        Ok(simulate(&l4(8)?, policies, load)?)
+    };
+    Ok([("waits", serve(false)?), ("takes a slot", serve(true)?)])
+}
+
+fn first_token(report: &Report, class: u8, percent: u32) -> Span {
+    let rows = report
+        .rows
+        .iter()
+        .filter(|row| row.class == Class::new(class));
+    percentile(percent, rows.filter_map(Row::first_token_time))
+}
+
+fn pressure_table(reports: &[(&'static str, Pressed)]) -> Table {
+    let headings = [
+        "blocks",
+        "all answered in",
+        "preempted",
+        "tokens lost",
+        "latency p99",
+    ];
+    let mut table = Table::new(headings);
+    for (
+        name,
+        Pressed {
+            report,
+            lost_tokens,
+        },
+    ) in reports
+    {
+        table.row([
+            (*name).to_owned(),
+            secs(report.end.since(Time::ZERO)),
+            report.stats.counters.preempted.to_string(),
+            lost_tokens.to_string(),
+            secs(percentile(99, report.rows.iter().map(Row::response_time))),
+        ]);
+    }
+    table
+}
+
+fn class_table(reports: &[(&'static str, Report)]) -> Table {
+    let headings = [
+        "class 0",
+        "first token p50",
+        "p99",
+        "preempted",
+        "all answered in",
+    ];
+    let mut table = Table::new(headings);
+    for (name, report) in reports {
+        table.row([
+            (*name).to_owned(),
+            secs(first_token(report, 0, 50)),
+            secs(first_token(report, 0, 99)),
+            report.stats.counters.preempted.to_string(),
+            secs(report.end.since(Time::ZERO)),
+        ]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filling_the_cache_and_yielding_beats_keeping_room_for_the_longest() {
+        let [(_, ample), (_, few), (_, newest), (_, least)] = pressure().unwrap();
+        assert_eq!(ample.report.stats.counters.preempted, 0);
+        assert_eq!(few.report.stats.counters.preempted, 0);
+        for pressed in [&newest, &least] {
+            assert!(pressed.report.stats.counters.preempted > 0);
+            assert!(pressed.report.end < few.report.end);
+            assert!(pressed.report.rows.iter().all(Row::is_finished));
+        }
+        let lost_each = |pressed: &Pressed| {
+            pressed.lost_tokens as f64 / pressed.report.stats.counters.preempted as f64
+        };
+        assert!(lost_each(&least) < lost_each(&newest));
+    }
+
+    #[test]
+    fn a_higher_class_that_may_take_a_slot_does_not_wait() {
+        let [(_, waits), (_, takes)] = by_class().unwrap();
+        assert!(first_token(&waits, 0, 99) > Span::from_secs(1));
+        assert!(first_token(&takes, 0, 99) < Span::from_millis(100));
+        assert!(
+            takes.rows.iter().all(Row::is_finished),
+            "whoever yields goes on later"
+        );
+        assert!(takes.end > waits.end, "what is run again takes time");
+    }
+}
