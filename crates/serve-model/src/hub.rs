@@ -16,7 +16,7 @@ use serde::Deserialize;
 pub use error::HubError;
 pub use options::HubOptions;
 
-use download::{Remote, discard};
+use download::Remote;
 
 /// How far the download of one file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,11 +132,10 @@ fn download(
                 file: file.to_owned(),
             });
         };
-        let path = folder.join(file);
-        match std::fs::metadata(&path) {
-            Ok(found) if sibling.size.is_none_or(|size| size == found.len()) => return Ok(()),
-            // Broken by whoever wrote it, or a link to what has been removed.
-            _ => discard(&path),
+        // A file of another length was broken by whoever wrote it.
+        let fits = |found: std::fs::Metadata| sibling.size.is_none_or(|size| size == found.len());
+        if std::fs::metadata(folder.join(file)).is_ok_and(fits) {
+            return Ok(());
         }
         remote.download(file, sibling.size, report)
     };

@@ -202,7 +202,7 @@ impl<'a> Remote<'a> {
 
 /// Removes a file of the cache, both its name and what it points to. What cannot be removed makes the
 /// download fail in its own words.
-pub(super) fn discard(path: &Path) {
+fn discard(path: &Path) {
     let blob = path.canonicalize();
     let _ = std::fs::remove_file(path);
     if let Ok(blob) = blob {
