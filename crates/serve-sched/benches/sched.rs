@@ -13,7 +13,7 @@ mod cases;
 )]
 mod trace;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -79,16 +79,17 @@ fn steps(criterion: &mut Criterion) {
     for running in [16, 256, 1_024] {
         group.throughput(Throughput::Elements(u64::from(running)));
         group.bench_function(format!("step_{running}_running_100k_waiting"), |bench| {
-            let mut decoding = Decoding::new(running, 100_000);
-            let mut steps = 0;
-            bench.iter(|| {
-                // Contexts of 128 to 1,128 positions.
-                steps += 1;
-                if steps % 1_000 == 0 {
-                    decoding = Decoding::new(running, 100_000);
+            let decoding = RefCell::new(Decoding::new(running, 100_000));
+            let steps = Cell::new(0);
+            // Contexts of 128 to 1,128 positions.
+            let setup = || {
+                steps.set(steps.get() + 1);
+                if steps.get() % 1_000 == 0 {
+                    decoding.replace(Decoding::new(running, 100_000));
                 }
-                decoding.step();
-            });
+            };
+            let step = |()| decoding.borrow_mut().step();
+            bench.iter_batched(setup, step, BatchSize::SmallInput);
         });
     }
     group.finish();

@@ -58,9 +58,9 @@ impl Concurrency {
 ///
 /// Every `probe_every` windows the limit is cut to a quarter for a round and the baseline taken anew
 /// (as BBR probes the round-trip time); half would not do, as a queue as long as the engine has
-/// slots would still be there to be taken for the baseline. Without probes an engine that has become slower for good would be
-/// throttled for ever. A failed request takes a tenth off the
-/// limit. While less than half of the limit is in use it does not grow, as nothing is learned.
+/// slots would still be there to be taken for the baseline. Without probes an engine that has become
+/// slower for good would be throttled for ever. A failed request takes a tenth off the limit. While
+/// less than half of the limit is in use it does not grow, as nothing is learned.
 ///
 /// Plain arithmetic on what is passed in: no clock, and the same samples give the same limits.
 #[derive(Clone, Debug, PartialEq)]

@@ -98,7 +98,7 @@ pub enum Join {
     Batch(u32),
     /// Nobody yet; ask again at this time, or after the next arrival.
     Hold {
-        /// When to ask again.
+        /// When to ask again; later than now.
         until: Time,
     },
 }

@@ -20,6 +20,24 @@ use crate::pace::Pace;
 use queue::{Due, Entry, Queue};
 
 /// Admission policies, an order and the requests that wait.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use serve_core::{Request, RequestId, Span, Time, TokenId};
+/// use serve_sched::{Gate, admit::QueueCap, order::Fifo};
+///
+/// let mut gate = Gate::new(vec![Box::new(QueueCap::new(10))], Box::new(Fifo), 1);
+/// let prompt = vec![TokenId::new(7); 4];
+/// let request = Request::new(RequestId::new(1), Time::ZERO, prompt, 3)?;
+/// gate.submit(Time::ZERO, Arc::new(request))?;
+/// // .. when the engine has room ..
+/// let taken = gate.take(Time::from_millis(5)).expect("one waits");
+/// assert_eq!((gate.len(), gate.running()), (0, 1));
+/// // .. and when it has answered ..
+/// gate.ended(Time::from_millis(80), &taken.request, Some(Span::from_millis(75)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Gate {
     admit: Vec<Box<dyn Admit>>,
     order: Box<dyn Order>,

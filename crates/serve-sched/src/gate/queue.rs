@@ -20,8 +20,16 @@ pub(super) struct Entry {
     pub(super) sequence: u64,
     pub(super) since: Time,
     pub(super) preemptions: u32,
-    place: Place,
-    // Neighbours in the list by the time at which waiting began.
+    lane: u32,
+    key: u64,
+    /// When to ask for its place again; never is [`Time::MAX`].
+    again: Time,
+}
+
+/// Neighbours in the list by the time at which waiting began. Kept apart from the entries, in a
+/// table that is small enough for the cache.
+#[derive(Clone, Copy, Debug)]
+struct Link {
     before: u32,
     after: u32,
 }
@@ -40,6 +48,7 @@ pub(super) struct Queue {
     entries: Slab<Entry>,
     ids: IdTable,
     positions: Positions,
+    links: Vec<Link>,
     compare: Lanes,
     lanes: BTreeMap<u32, Lane>,
     lanes_by_key: BTreeSet<(u64, u32)>,
@@ -63,9 +72,9 @@ impl Entry {
             sequence,
             since,
             preemptions,
-            place: Place::default(),
-            before: NONE,
-            after: NONE,
+            lane: 0,
+            key: 0,
+            again: Time::MAX,
         }
     }
 
@@ -85,6 +94,7 @@ impl Queue {
             entries: Slab::new(),
             ids: IdTable::default(),
             positions: Positions::new(),
+            links: Vec::new(),
             compare,
             lanes: BTreeMap::new(),
             lanes_by_key: BTreeSet::new(),
@@ -143,13 +153,13 @@ impl Queue {
         order: &mut dyn Order,
         now: Time,
     ) -> Option<Place> {
-        let before = self.entries[slot].place;
+        let before = (self.entries[slot].lane, self.entries[slot].key);
         let mut place = order.place(&self.entries[slot].view(), now);
         // A policy that asks for a time that is not in the future would be asked for ever.
         place.again = place.again.filter(|&again| again > now);
         self.leave(slot);
         self.enter(slot, place, order, now);
-        ((place.lane, place.key) != (before.lane, before.key)).then_some(place)
+        ((place.lane, place.key) != before).then_some(place)
     }
 
     /// The request that is next.
@@ -203,10 +213,12 @@ impl Queue {
     }
 
     fn enter(&mut self, slot: usize, place: Place, order: &dyn Order, now: Time) {
-        let sequence = self.entries[slot].sequence;
-        self.entries[slot].place = place;
-        if let Some(again) = place.again {
-            self.timers.insert((again, false, sequence), slot);
+        let entry = &mut self.entries[slot];
+        let sequence = entry.sequence;
+        (entry.lane, entry.key) = (place.lane, place.key);
+        entry.again = place.again.unwrap_or(Time::MAX);
+        if entry.again < Time::MAX {
+            self.timers.insert((entry.again, false, sequence), slot);
         }
         let lane = self.lanes.entry(place.lane).or_default();
         if self.compare == Lanes::Rising && lane.line.is_empty() {
@@ -218,38 +230,44 @@ impl Queue {
     }
 
     fn leave(&mut self, slot: usize) {
-        let (place, sequence) = (self.entries[slot].place, self.entries[slot].sequence);
-        if let Some(again) = place.again {
-            self.timers.remove(&(again, false, sequence));
+        let entry = &self.entries[slot];
+        if entry.again < Time::MAX {
+            self.timers.remove(&(entry.again, false, entry.sequence));
         }
-        if let Some(lane) = self.lanes.get_mut(&place.lane) {
+        if let Some(lane) = self.lanes.get_mut(&entry.lane) {
             lane.line.remove(slot, &mut self.positions);
             if lane.line.is_empty() {
-                self.lanes_by_key.remove(&(lane.key, place.lane));
-                self.lanes.remove(&place.lane);
+                self.lanes_by_key.remove(&(lane.key, entry.lane));
+                self.lanes.remove(&entry.lane);
             }
         }
     }
 
     fn link_newest(&mut self, slot: usize) {
-        let slot = slot as u32;
-        self.entries[slot as usize].before = self.newest;
-        match self.newest {
-            NONE => self.oldest = slot,
-            newest => self.entries[newest as usize].after = slot,
+        let link = Link {
+            before: self.newest,
+            after: NONE,
+        };
+        match self.links.get_mut(slot) {
+            Some(place) => *place = link,
+            None => self.links.push(link),
         }
-        self.newest = slot;
+        match self.newest {
+            NONE => self.oldest = slot as u32,
+            newest => self.links[newest as usize].after = slot as u32,
+        }
+        self.newest = slot as u32;
     }
 
     fn unlink(&mut self, slot: usize) {
-        let (before, after) = (self.entries[slot].before, self.entries[slot].after);
+        let Link { before, after } = self.links[slot];
         match before {
             NONE => self.oldest = after,
-            before => self.entries[before as usize].after = after,
+            before => self.links[before as usize].after = after,
         }
         match after {
             NONE => self.newest = before,
-            after => self.entries[after as usize].before = before,
+            after => self.links[after as usize].before = before,
         }
     }
 }

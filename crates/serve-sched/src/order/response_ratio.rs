@@ -179,19 +179,17 @@ mod tests {
     fn a_long_wait_beats_a_short_request_and_the_longest_beats_all() {
         let mut order = ResponseRatio::new(Span::from_millis(10));
         let (long, short) = (request(0, 500, 500), request(900_000, 5, 5));
-        let at = |now| {
-            let now = Time::from_nanos(now);
-            let key = |order: &mut ResponseRatio, request: &Request| {
-                let place = order.place(&waiting(request), now);
-                order.lane_key(place.lane, &waiting(request), now)
-            };
-            let mut order = order;
-            (key(&mut order, &long), key(&mut order, &short))
+        let mut key = |request: &Request, now_ns| {
+            let now = Time::from_nanos(now_ns);
+            let place = order.place(&waiting(request), now);
+            order.lane_key(place.lane, &waiting(request), now)
         };
-        let (long_key, short_key) = at(905_000);
-        assert!(long_key < short_key, "5 us for 10 tokens, 905 us for 1,000");
-        let (long_key, short_key) = at(1_000_000);
-        assert!(short_key < long_key, "100 us for 10 tokens, 1 ms for 1,000");
-        assert_eq!(order.place(&waiting(&long), Time::from_millis(10)).lane, 0);
+        // 905 us for 1,000 tokens against 5 us for 10.
+        assert!(key(&long, 905_000) < key(&short, 905_000));
+        // 1 ms for 1,000 against 100 us for 10.
+        assert!(key(&short, 1_000_000) < key(&long, 1_000_000));
+        // After 10 ms, before everybody.
+        assert_eq!(key(&long, 10_000_000), 0);
+        assert!(key(&short, 10_000_000) > 0);
     }
 }

@@ -125,11 +125,7 @@ fn attempts(settings: RetrySettings) -> u32 {
     let mut budget = RetryBudget::new(settings, 1);
     let mut attempts = 0;
     let mut to_send = vec![1_u32; 100];
-    let times_out = |number: u32, nth: usize| match number {
-        1 => nth % 5 == 0,
-        2 => nth % 5 == 0,
-        _ => false,
-    };
+    let times_out = |number: u32, nth: usize| number <= 2 && nth.is_multiple_of(5);
     while !to_send.is_empty() {
         let mut again = Vec::new();
         for (nth, &number) in to_send.iter().enumerate() {

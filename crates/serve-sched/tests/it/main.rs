@@ -4,13 +4,15 @@
 
 mod allocation;
 mod batching;
+mod dispatcher;
+mod engine;
 mod field_bugs;
 mod jump;
-mod dispatcher;
 mod lecture;
 mod model;
 mod outside;
 mod policies;
 mod queueing;
+mod simulation;
 mod support;
 mod trace;
