@@ -120,12 +120,12 @@ mod tests {
     #[test]
     fn the_cache_is_where_other_tools_look() {
         assert_eq!(
-            cache(&[("HOME", "/home/ada")]),
-            Path::new("/home/ada/.cache/huggingface/hub")
+            cache(&[("HOME", "/people/ada")]),
+            Path::new("/people/ada/.cache/huggingface/hub")
         );
         let xdg = ("XDG_CACHE_HOME", "/cache");
         assert_eq!(
-            cache(&[("HOME", "/home/ada"), xdg]),
+            cache(&[("HOME", "/people/ada"), xdg]),
             Path::new("/cache/huggingface/hub")
         );
         let home = ("HF_HOME", "/hf");
