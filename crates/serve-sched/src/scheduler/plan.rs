@@ -60,7 +60,7 @@ impl Scheduler {
 
     /// Makes sure that everyone running has a block for its next position, if need be by
     /// preempting. False if somebody had to yield: then nobody joins in this step.
-    fn grow_running(&mut self, now: Time) -> bool {
+    pub(super) fn grow_running(&mut self, now: Time) -> bool {
         let mut pressed = false;
         for index in 0..self.running.len() {
             let slot = self.running[index];

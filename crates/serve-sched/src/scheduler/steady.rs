@@ -129,6 +129,8 @@ impl Scheduler {
         if self.preemption.by_class && (!head_is_stable || self.lower_class_runs(class)) {
             return false;
         }
+        // As the next plan would: first those who run, then who waits. There are blocks enough.
+        self.grow_running(now);
         let Some(reason) = self.why_deferred(now) else {
             return false;
         };
