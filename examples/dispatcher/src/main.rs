@@ -119,7 +119,7 @@ fn ask(n: u64, now: Time) -> Request {
 }
 
 fn class_of(n: u64) -> Class {
-    if n % 3 == 0 { PAID } else { FREE }
+    if n.is_multiple_of(3) { PAID } else { FREE }
 }
 
 impl Line {

@@ -1,2 +1,86 @@
-//! Not written yet.
-fn main() {}
+//! `cargo run --release --bin policy-charts -- docs/charts` draws one chart for each policy: what it
+//! does to the users who wait, beside the control condition, from the simulator with fixed seeds. The
+//! same code draws the same bytes.
+
+mod chart;
+mod charts;
+
+use std::error::Error;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use charts::CHARTS;
+
+#[expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command says what it did"
+)]
+fn main() -> ExitCode {
+    let arguments: Vec<PathBuf> = std::env::args_os().skip(1).map(PathBuf::from).collect();
+    let [folder] = &arguments[..] else {
+        eprintln!(
+            "usage: policy-charts FOLDER (an existing folder for the charts, as docs/charts)"
+        );
+        return ExitCode::from(2);
+    };
+    for (name, _) in CHARTS {
+        let path = folder.join(format!("{name}.svg"));
+        let written = draw(name).and_then(|svg| Ok(std::fs::write(&path, svg)?));
+        if let Err(error) = written {
+            eprintln!("cannot draw {}: {error}", path.display());
+            return ExitCode::FAILURE;
+        }
+        println!("{}", path.display());
+    }
+    ExitCode::SUCCESS
+}
+
+/// The chart of that name, as SVG.
+fn draw(name: &str) -> Result<String, Box<dyn Error>> {
+    let chart = CHARTS.iter().find(|(other, _)| *other == name);
+    let (_, make) = chart.ok_or_else(|| format!("there is no chart named {name}"))?;
+    make()?.svg()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+
+    fn folder() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/charts")
+    }
+
+    #[test]
+    fn the_charts_in_the_documentation_are_those_that_are_drawn() {
+        for name in [
+            "fifo",
+            "latency-budget",
+            "adaptive-concurrency",
+            "prefix-cache",
+        ] {
+            let kept = fs::read_to_string(folder().join(format!("{name}.svg"))).unwrap();
+            assert!(
+                draw(name).unwrap() == kept,
+                "draw docs/charts anew: {name}.svg has changed"
+            );
+        }
+    }
+
+    #[test]
+    fn there_is_no_chart_that_nothing_draws() {
+        let kept = fs::read_dir(folder()).unwrap();
+        let kept: BTreeSet<String> = kept
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        let drawn: BTreeSet<String> = CHARTS
+            .iter()
+            .map(|(name, _)| format!("{name}.svg"))
+            .collect();
+        assert_eq!(kept, drawn);
+    }
+}

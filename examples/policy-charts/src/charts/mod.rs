@@ -1,0 +1,41 @@
+//! The experiment behind each chart, by the name of the policy's page.
+
+mod admit;
+mod batch;
+mod concurrency;
+mod kv;
+mod load;
+mod order;
+mod retry;
+mod victim;
+
+use std::error::Error;
+
+use crate::chart::Chart;
+
+type Make = fn() -> Result<Chart, Box<dyn Error>>;
+
+/// Every chart and what makes it.
+pub(crate) const CHARTS: &[(&str, Make)] = &[
+    ("queue-cap", admit::queue_cap),
+    ("token-bucket", admit::token_bucket),
+    ("latency-budget", admit::latency_budget),
+    ("deadline-prediction", admit::deadline_prediction),
+    ("token-backlog", admit::token_backlog),
+    ("concurrency-limit", admit::concurrency_limit),
+    ("adaptive-concurrency", concurrency::adaptive),
+    ("retry-budget", retry::budget),
+    ("fifo", order::fifo),
+    ("strict-tiers", order::strict_tiers),
+    ("aging-tiers", order::aging_tiers),
+    ("fair-tenants", order::fair_tenants),
+    ("earliest-deadline", order::earliest_deadline),
+    ("response-ratio", order::response_ratio),
+    ("one-at-a-time", batch::one_at_a_time),
+    ("static-batch", batch::static_batch),
+    ("continuous", batch::continuous),
+    ("newest-of-lowest-class", victim::newest_of_lowest_class),
+    ("least-progress-lost", victim::least_progress_lost),
+    ("preemption-by-class", victim::by_class),
+    ("prefix-cache", kv::prefix_cache),
+];

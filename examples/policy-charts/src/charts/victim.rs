@@ -1,0 +1,168 @@
+//! Victims: what a full KV cache costs, and what yielding saves.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use examples_support::{l4, request};
+use serve_core::mock::{Mock, MockConfig};
+use serve_core::rng::Rng;
+use serve_core::{Backend as _, Class, Limits, Time};
+use serve_sched::batch::Continuous;
+use serve_sched::journal::{Decision, Entry};
+use serve_sched::order::StrictTiers;
+use serve_sched::sim::{Arrivals, Report, Row, Simulation};
+use serve_sched::victim::{LeastProgressLost, NewestOfLowestClass, Preemption, Victim};
+use serve_sched::{Policies, Scheduler};
+
+use super::load::{arrivals, merged, secs, serve, sweep};
+use crate::chart::{Axis, Chart, Role, Series};
+
+/// Blocks of the largest request: a prompt of 500 tokens and an answer of 400.
+const BLOCKS_MAX: u32 = 57;
+const SLOTS: u32 = 16;
+
+struct Pressed {
+    report: Report,
+    /// Positions that had been run when their request yielded.
+    lost_tokens: u64,
+}
+
+/// 400 requests that all wait, at a cache of so many blocks.
+fn pressed(
+    blocks: u32,
+    slots: u32,
+    victim: impl Victim + 'static,
+) -> Result<Pressed, Box<dyn Error>> {
+    let policies = Policies {
+        admit: Vec::new(),
+        batch: Box::new(Continuous {
+            sequences_max: Some(slots),
+            ..Continuous::default()
+        }),
+        victim: Box::new(victim),
+        ..Policies::default()
+    };
+    let mut lengths = Rng::new(1);
+    let load = (0..400).map(|id| {
+        let mut up_to = |most| 1 + lengths.below(most) as u32;
+        request(id, Time::ZERO, up_to(500), up_to(400))
+    });
+    let device = with_blocks(blocks)?;
+    let scheduler = Scheduler::new(device.limits(), policies)?;
+    let mut simulation = Simulation::new(scheduler, device);
+    let lost_tokens = Arc::new(AtomicU64::new(0));
+    let sum = Arc::clone(&lost_tokens);
+    let journal = move |entry: &Entry| {
+        if let Decision::Preempted { computed, .. } = entry.decision {
+            sum.fetch_add(u64::from(computed), Ordering::Relaxed);
+        }
+    };
+    simulation
+        .scheduler_mut()
+        .set_journal(Some(Box::new(journal)));
+    let report = simulation.run(&mut Arrivals::new(load));
+    Ok(Pressed {
+        report,
+        lost_tokens: lost_tokens.load(Ordering::Relaxed),
+    })
+}
+
+fn with_blocks(usable: u32) -> Result<Mock, Box<dyn Error>> {
+    let device = l4(SLOTS)?;
+    Ok(Mock::new(MockConfig {
+        limits: Limits {
+            blocks: 1 + usable,
+            ..device.config().limits
+        },
+        ..device.config().clone()
+    }))
+}
+
+/// Sizes of the cache, as how many of the largest requests it holds.
+fn sizes() -> impl Iterator<Item = f64> {
+    sweep(2, SLOTS, 1)
+}
+
+pub(super) fn newest_of_lowest_class() -> Result<Chart, Box<dyn Error>> {
+    let rate = |keep_room: bool| {
+        let point = |size: f64| -> Result<(f64, f64), Box<dyn Error>> {
+            let slots = if keep_room { size as u32 } else { SLOTS };
+            let pressed = pressed(size as u32 * BLOCKS_MAX, slots, NewestOfLowestClass)?;
+            Ok((size, 400.0 / pressed.report.end.as_secs_f64()))
+        };
+        sizes().map(point).collect::<Result<Vec<_>, _>>()
+    };
+    Ok(Chart {
+        title: "The newest yields: a full cache serves more than one kept half empty",
+        setting: "400 requests waiting, prompts of 1 to 500 tokens, answers of 1 to 400",
+        x: Axis::to(16.0, "size of the KV cache (largest requests that fit)"),
+        y: Axis::to(5.0, "throughput (requests/s)"),
+        series: vec![
+            Series::new("16 slots, the newest yields", Role::Policy, rate(false)?),
+            Series::new("as many slots as surely fit", Role::Control, rate(true)?),
+        ],
+    })
+}
+
+pub(super) fn least_progress_lost() -> Result<Chart, Box<dyn Error>> {
+    let lost = |least: bool| {
+        let point = |size: f64| -> Result<(f64, f64), Box<dyn Error>> {
+            let blocks = size as u32 * BLOCKS_MAX;
+            let pressed = match least {
+                true => pressed(blocks, SLOTS, LeastProgressLost)?,
+                false => pressed(blocks, SLOTS, NewestOfLowestClass)?,
+            };
+            Ok((size, pressed.lost_tokens as f64 / 1_000.0))
+        };
+        sizes().map(point).collect::<Result<Vec<_>, _>>()
+    };
+    Ok(Chart {
+        title: "Whoever has least to lose yields: fewer tokens are run again",
+        setting: "400 requests waiting, prompts of 1 to 500 tokens, answers of 1 to 400; 16 slots",
+        x: Axis::to(16.0, "size of the KV cache (largest requests that fit)"),
+        y: Axis::to(80.0, "tokens lost to preemption (thousands)"),
+        series: vec![
+            Series::new("least progress lost", Role::Policy, lost(true)?),
+            Series::new("newest of the lowest class", Role::Control, lost(false)?),
+        ],
+    })
+}
+
+pub(super) fn by_class() -> Result<Chart, Box<dyn Error>> {
+    let run = |by_class| -> Result<Report, Box<dyn Error>> {
+        let policies = Policies {
+            admit: Vec::new(),
+            order: Box::new(StrictTiers),
+            preemption: Preemption {
+                by_class,
+                ..Preemption::default()
+            },
+            ..Policies::default()
+        };
+        let low = (0..200).map(|id| request(id, Time::ZERO, 60, 400).with_class(Class::new(1)));
+        let high = arrivals(2, 1.0, 150).map(|(id, at)| request(10_000 + id, at, 60, 40));
+        serve(policies, merged(low.chain(high)))
+    };
+    let first_token = |report: &Report| -> Vec<(f64, f64)> {
+        let rows = || report.rows.iter().filter(|row| row.class == Class::HIGHEST);
+        let point = |percent: f64| secs(percent as u32, rows().filter_map(Row::first_token_time));
+        sweep(1, 100, 1)
+            .map(|percent| (percent, point(percent)))
+            .collect::<Vec<_>>()
+    };
+    Ok(Chart {
+        title: "A higher class takes a slot, or waits for one",
+        setting: "8 slots full of class 1 with answers of 400 tokens; one of class 0 a second",
+        x: Axis::to(100.0, "percentile of the requests of class 0"),
+        y: Axis::to(8.0, "time to first token (s)"),
+        series: vec![
+            Series::new(
+                "a lower class yields",
+                Role::Policy,
+                first_token(&run(true)?),
+            ),
+            Series::new("nobody yields", Role::Control, first_token(&run(false)?)),
+        ],
+    })
+}
