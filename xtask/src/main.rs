@@ -46,11 +46,14 @@ enum Task {
         golden: Option<PathBuf>,
     },
     /// Compare a tokenizer and its chat template with golden cases
+    #[command(after_help = "Exit code 0: all cases passed; 1: a case failed; 2: bad arguments.")]
     CheckTokenizer {
         /// A folder with tokenizer.json and tokenizer_config.json
         dir: PathBuf,
-        /// The golden cases, one JSON object a line
+        /// The golden cases, a JSON file
         golden: PathBuf,
+        /// Which tokenizer of the golden file this is; without it, the folder's name
+        name: Option<PathBuf>,
     },
     /// Measure speed; with --json, one object a line: name, value, unit
     Speed {
@@ -88,7 +91,7 @@ enum Task {
 enum Speed {
     /// Prefill and decode of a model at batch 1, 4 and 16
     Decode {
-        /// A model folder
+        /// A model folder, or `embedded` for the model inside the server
         model: PathBuf,
         /// One JSON object a line
         #[arg(long)]
@@ -130,7 +133,9 @@ fn main() -> ExitCode {
         Task::CheckModel { dir, golden } => {
             cargo::run_bin("check-model", std::iter::once(dir).chain(golden))
         }
-        Task::CheckTokenizer { dir, golden } => cargo::run_bin("check-tokenizer", [dir, golden]),
+        Task::CheckTokenizer { dir, golden, name } => {
+            cargo::run_bin("check-tokenizer", [dir, golden].into_iter().chain(name))
+        }
         Task::Speed { what } => match what {
             Speed::Decode { model, json } => {
                 let json = json.then(|| "--json".into());

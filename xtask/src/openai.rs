@@ -120,7 +120,7 @@ struct Server {
 impl Server {
     fn start(program: &Path) -> Result<Self, OpenAiError> {
         let mut command = Command::new(program);
-        command.args(["--addr", "127.0.0.1:0"]);
+        command.args(["--port", "0"]);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(start_error(program))?;
         let (sender, addresses) = mpsc::channel();

@@ -11,11 +11,11 @@ pub(super) fn check(files: &[File]) -> Vec<Finding> {
     findings
 }
 
-/// Every crate has the workspace's lints.
+/// Every crate has the workspace's lints. A crate inside a test folder is no member of the workspace: it
+/// plays a user.
 fn lints(files: &[File]) -> Vec<Finding> {
-    let manifests = files
-        .iter()
-        .filter(|file| file.path.ends_with("/Cargo.toml"));
+    let is_member = |file: &&File| file.path.ends_with("/Cargo.toml") && !file.is_test();
+    let manifests = files.iter().filter(is_member);
     let missing = manifests.filter(|file| {
         let mut lines = file.text.lines().map(str::trim);
         let inherits = lines.any(|line| line == "[lints]")
@@ -110,6 +110,7 @@ mod tests {
             ),
             file("crates/b/Cargo.toml", "[package]\nworkspace = true\n"),
             file("crates/c/Cargo.toml", "[lints]\n[lib]\nworkspace = true\n"),
+            file("crates/a/tests/user/Cargo.toml", "[package]\n"),
             file("Cargo.toml", "[workspace]\n"),
         ];
         let expected = [("crates/b/Cargo.toml", 1), ("crates/c/Cargo.toml", 1)];
