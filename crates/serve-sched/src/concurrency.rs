@@ -328,6 +328,24 @@ mod tests {
     }
 
     #[test]
+    fn long_answers_are_not_slow_ones() {
+        let mut gradient = Gradient::default();
+        load(&mut gradient, 16, 10, 50_000);
+        let before = settled(&gradient);
+        // Answers of ten times as many tokens, each token as fast as ever; fewer than a probe apart.
+        for _ in 0..1_000 {
+            let in_flight = gradient.limit();
+            let took = Span::from_millis(1_000).mul_div(u64::from(in_flight.max(16)), 16);
+            gradient.ended(took, 100, in_flight);
+        }
+        let after = settled(&gradient);
+        assert!(
+            (after / before - 1.0).abs() < 0.2,
+            "{before} before, {after} after"
+        );
+    }
+
+    #[test]
     fn a_limit_that_is_not_used_does_not_grow() {
         let mut gradient = Gradient::default();
         for _ in 0..10_000 {

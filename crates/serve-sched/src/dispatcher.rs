@@ -254,10 +254,10 @@ impl Dispatcher {
         while let Some(request) = self.gate.next_due(now) {
             self.answer_cancelled(&request, 0, CancelReason::Deadline);
         }
-        while let Some(&(deadline, id)) = self.deadlines.first() {
-            if deadline > now {
-                break;
-            }
+        while let Some(&(deadline, id)) = self.deadlines.first()
+            && deadline <= now
+        {
+            self.deadlines.pop_first();
             self.cancel_sent(id, CancelReason::Deadline);
         }
     }

@@ -5,9 +5,9 @@
 //! deadline passes while it waits leaves the queue and is answered; that is the mechanism's doing,
 //! whatever the order.
 //!
-//! Optimal on one server when all deadlines can be met: if any order meets them, this one does (for
-//! requests that are all there, and with interruption for those still to come). Overloaded, it is
-//! among the worst: it spends its time on whoever is about to be late anyway. Put
+//! Optimal on one server when all deadlines can be met: if any order meets those of requests that are
+//! all there, this one does (Jackson, 1955). Overloaded, it is among the worst: it spends its time on
+//! whoever is about to be late anyway. Put
 //! [`DeadlinePrediction`](crate::admit::DeadlinePrediction) in front of it. There is no wait bound
 //! for requests without a deadline.
 

@@ -277,6 +277,50 @@ fn tokens_that_come_in_between_count_for_fairness() {
     assert_eq!(third.tenant(), first.tenant());
 }
 
+#[test]
+fn tokens_are_counted_once_whenever_they_are_told() {
+    for told in [0, 4, 10] {
+        let order = FairTenants::new(1, 1);
+        let mut dispatcher = Dispatcher::new(Vec::new(), Box::new(order), Concurrency::Fixed(1));
+        let now = Time::ZERO;
+        // Prompts of 4 and answers of 10: the tenants take turns exactly if nothing counts twice.
+        for id in 0..20 {
+            let request = request(id, now).with_tenant(TenantId::new(id as u32 / 10));
+            dispatcher.submit(now, request).unwrap();
+        }
+        let turns: Vec<u32> = (0..20)
+            .map(|n| {
+                let sent = dispatcher.next(now).unwrap();
+                // Only one of the tenants' engines tells of tokens as they come.
+                if sent.tenant().get() == 0 {
+                    dispatcher.served(sent.id(), told);
+                }
+                assert!(dispatcher.done(now, sent.id(), finished(10)), "{n}");
+                sent.tenant().get()
+            })
+            .collect();
+        assert_eq!(turns, [0, 1].repeat(10), "{told} told before the end");
+    }
+}
+
+#[test]
+fn the_drain_rate_counts_busy_time_only() {
+    let mut dispatcher = fixed(1);
+    for n in 0..10 {
+        // A request every ten seconds, each with the engine for half of one.
+        let at = Time::from_secs(10 * n);
+        dispatcher.submit(at, request(n, at)).unwrap();
+        let id = dispatcher.next(at).unwrap().id();
+        dispatcher.done(at + Span::from_millis(500), id, finished(10));
+    }
+    let rate = dispatcher.pace().drain_rate().unwrap();
+    assert!((rate - 2.0).abs() < 1e-9, "{rate}");
+    assert_eq!(
+        dispatcher.pace().service_time(),
+        Some(Span::from_millis(500))
+    );
+}
+
 /// An engine of its own: it serves `slots` requests side by side, each `service_ms` for a request,
 /// and queues what it is given beyond that.
 struct Engine {
@@ -388,4 +432,13 @@ fn where_nobody_waits_the_limit_is_what_is_refused_beyond() {
         retry_after: None,
     };
     assert_eq!(results, [Ok(()), Ok(()), Err(refusal)]);
+
+    // Failures bring the limit down, and admission follows it.
+    while let Some(request) = dispatcher.next(now) {
+        dispatcher.done(now, request.id(), failed());
+    }
+    let stats = dispatcher.stats();
+    assert_eq!((stats.limit, stats.waiting, stats.running), (1, 0, 0));
+    assert!(dispatcher.submit(now, request(3, now)).is_ok());
+    assert!(dispatcher.submit(now, request(4, now)).is_err());
 }
