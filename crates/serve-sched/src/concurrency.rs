@@ -332,17 +332,15 @@ mod tests {
         let mut gradient = Gradient::default();
         load(&mut gradient, 16, 10, 50_000);
         let before = settled(&gradient);
-        // Answers of ten times as many tokens, each token as fast as ever; fewer than a probe apart.
+        // Answers of ten times as many tokens, each token as fast as ever.
+        let mut lowest = before;
         for _ in 0..1_000 {
             let in_flight = gradient.limit();
             let took = Span::from_millis(1_000).mul_div(u64::from(in_flight.max(16)), 16);
             gradient.ended(took, 100, in_flight);
+            lowest = lowest.min(settled(&gradient));
         }
-        let after = settled(&gradient);
-        assert!(
-            (after / before - 1.0).abs() < 0.2,
-            "{before} before, {after} after"
-        );
+        assert!(lowest > 0.8 * before, "{before} before, {lowest} after");
     }
 
     #[test]
