@@ -256,3 +256,57 @@ fn what_can_never_fit_is_refused_at_once_and_what_has_no_room_now_later() {
     94ms s3: -r4
     ");
 }
+
+#[test]
+fn a_preempted_request_goes_back_before_those_that_wait() {
+    let limits = Limits {
+        blocks: 8,
+        sequences_max: 2,
+        ..LIMITS
+    };
+    let trace = "
+        0 submit r1 prompt=8 out=9
+        1 submit r2 prompt=12 out=6
+        2 submit r3 prompt=4 out=1
+    ";
+    assert_snapshot!(journal(limits, Policies::default(), trace), @r"
+    0s r1 admitted: c0 t0, 1 waiting
+    0s r1 joined: waited 0s, 8 positions, 0 cached, 2 blocks, 1 running
+    1ms r2 admitted: c0 t0, 1 waiting
+    2ms r3 admitted: c0 t0, 2 waiting
+    18ms r2 joined: waited 17ms, 12 positions, 0 cached, 3 blocks, 2 running
+    18ms r3 deferred: 2 of 2 slots are taken
+    70ms r2 preempted: r1 needs a block, 15 positions lost, 4 blocks, 1 times
+    80ms r2 deferred: needs 1 blocks of 0 available
+    110ms r1 finished: length, 9 tokens
+    110ms r2 joined: waited 40ms, 16 positions, 12 cached, 4 blocks, 1 running, preempted 1 times
+    110ms r3 joined: waited 108ms, 4 positions, 0 cached, 1 blocks, 2 running
+    128ms r3 finished: length, 1 tokens
+    138ms r2 finished: length, 6 tokens
+    ");
+}
+
+#[test]
+fn of_a_cached_prefix_the_end_is_evicted_before_the_beginning() {
+    let limits = Limits {
+        blocks: 8,
+        ..LIMITS
+    };
+    // r1 leaves three blocks cached and four free; r2 needs five of the seven.
+    let trace = "
+        0 submit r1 prompt=12 out=1
+        100 submit r2 prompt=20 out=1
+        200 submit r3 prompt=12 out=1 like=1
+    ";
+    assert_snapshot!(check(limits, Policies::default(), trace), @r"
+    0s s0: r1[0..12]*
+      22ms r1 finished (length), 1 tokens
+    22ms s1: -r1
+    100ms s2: r2[0..20]*
+      130ms r2 finished (length), 1 tokens
+    130ms s3: -r2
+    200ms s4: r3[8..12]*
+      214ms r3 finished (length), 1 tokens
+    214ms s5: -r3
+    ");
+}
