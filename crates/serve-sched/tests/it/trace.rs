@@ -310,3 +310,31 @@ fn of_a_cached_prefix_the_end_is_evicted_before_the_beginning() {
     214ms s5: -r3
     ");
 }
+
+#[test]
+fn who_joins_a_running_batch_leaves_the_watermark_and_who_runs_alone_does_not() {
+    let limits = Limits {
+        blocks: 8,
+        ..LIMITS
+    };
+    let policies = Policies {
+        kv: KvSettings {
+            watermark_blocks: Some(4),
+            ..KvSettings::default()
+        },
+        ..Policies::default()
+    };
+    let trace = "
+        0 submit r1 prompt=4 out=2
+        1 submit r2 prompt=16 out=1
+    ";
+    assert_snapshot!(journal(limits, policies, trace), @r"
+    0s r1 admitted: c0 t0, 1 waiting
+    0s r1 joined: waited 0s, 4 positions, 0 cached, 1 blocks, 1 running
+    1ms r2 admitted: c0 t0, 1 waiting
+    14ms r2 deferred: needs 4 blocks of 1 available
+    24ms r1 finished: length, 2 tokens
+    24ms r2 joined: waited 23ms, 16 positions, 0 cached, 4 blocks, 1 running
+    50ms r2 finished: length, 1 tokens
+    ");
+}
