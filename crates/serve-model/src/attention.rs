@@ -203,12 +203,14 @@ impl Kernel<'_> {
         if parallel {
             units
                 .into_par_iter()
-                .for_each_init(Scratch::default, |scratch, unit| self.unit(unit, scratch));
+                .for_each_init(Scratch::default, |scratch, mut unit| {
+                    self.unit(&mut unit, scratch);
+                });
         } else {
             let mut scratch = Scratch::default();
             units
                 .into_iter()
-                .for_each(|unit| self.unit(unit, &mut scratch));
+                .for_each(|mut unit| self.unit(&mut unit, &mut scratch));
         }
     }
 
@@ -252,7 +254,7 @@ impl Kernel<'_> {
         units
     }
 
-    fn unit(&self, unit: Unit<'_>, scratch: &mut Scratch) {
+    fn unit(&self, unit: &mut Unit<'_>, scratch: &mut Scratch) {
         let dim = self.pool.shape().head_dim;
         let group = self.query_heads / self.pool.shape().heads;
         let out_row = unit.kv_heads.len() * group * dim;
@@ -428,10 +430,10 @@ mod tests {
             .collect();
         let mut out = Vec::new();
         for (position, row) in rows.iter().enumerate() {
-            for head in 0..HEADS {
+            for (head, query) in row[..HEADS].iter().enumerate() {
                 let kv_head = head / (HEADS / KV_HEADS);
                 let score = |other: &Vec<Vec<f32>>| {
-                    let pairs = row[head].iter().zip(&other[HEADS + kv_head]);
+                    let pairs = query.iter().zip(&other[HEADS + kv_head]);
                     let dot: f64 = pairs.map(|(&a, &b)| f64::from(a) * f64::from(b)).sum();
                     (dot / (DIM as f64).sqrt()).exp()
                 };

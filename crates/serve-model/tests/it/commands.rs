@@ -1,0 +1,77 @@
+//! The commands: what they print and how they exit.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use crate::fixtures::folder;
+
+fn check_model(arguments: &[PathBuf]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_check-model"));
+    command.args(arguments).output().unwrap()
+}
+
+fn last_line(output: &Output) -> &str {
+    let text = std::str::from_utf8(&output.stdout).unwrap();
+    text.lines().last().unwrap_or_default()
+}
+
+#[test]
+fn a_good_model_passes_every_case() {
+    let output = check_model(&[folder("tiny-qwen3-untied-bf16")]);
+    assert_eq!(last_line(&output), "12 passed, 0 failed");
+    assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn another_models_golden_outputs_fail() {
+    let golden = folder("tiny-llama").join("golden.json");
+    let output = check_model(&[folder("tiny-qwen2"), golden]);
+    // Tokenizer and template are the same in both.
+    assert_eq!(last_line(&output), "7 passed, 5 failed");
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn steps_with_a_small_margin_may_differ_in_a_file_of_cases() {
+    let golden = std::fs::read_to_string(folder("tiny-qwen2").join("golden.json")).unwrap();
+    let golden: serde_json::Value = serde_json::from_str(&golden).unwrap();
+    let mut case = golden["prompts"][1].clone();
+    let check = |case: &serde_json::Value, name: &str| {
+        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+        let path = path.join(format!("cases-{name}-{}.json", std::process::id()));
+        let file = serde_json::json!({ "cases": [case] });
+        std::fs::write(&path, file.to_string()).unwrap();
+        let output = check_model(&[folder("tiny-qwen2"), path.clone()]);
+        std::fs::remove_file(path).unwrap();
+        output.status.code()
+    };
+    assert_eq!(check(&case, "same"), Some(0));
+    case["greedy"][3] = serde_json::json!(0);
+    case["margins"][3] = serde_json::json!(0.5);
+    assert_eq!(check(&case, "wide"), Some(1));
+    case["margins"][3] = serde_json::json!(0.04);
+    assert_eq!(check(&case, "narrow"), Some(0));
+}
+
+#[test]
+fn what_cannot_be_used_is_an_error_of_its_own() {
+    let output = check_model(&["no/such/model".into(), "no/such/golden".into()]);
+    assert_eq!(output.status.code(), Some(2));
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("cannot read no/such/golden"), "{error}");
+}
+
+#[test]
+fn speeds_are_one_object_a_line() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_speed-decode"));
+    let output = command.args(["embedded", "--json"]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let rows = text.lines().map(|line| {
+        let row: serde_json::Value = serde_json::from_str(line).unwrap();
+        assert_eq!(row["unit"], "tokens/s");
+        assert!(row["value"].as_f64().unwrap() > 0.0, "{line}");
+        row["name"].as_str().unwrap().to_owned()
+    });
+    let names: Vec<String> = rows.collect();
+    assert_eq!(names, ["prefill_128", "decode_1", "decode_4", "decode_16"]);
+}
