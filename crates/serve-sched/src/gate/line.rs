@@ -60,7 +60,9 @@ impl Line {
         if at == self.items.len() {
             return;
         }
-        if at > 0 && last < self.items[(at - 1) / CHILDREN] {
+        // What left was no less than its parent and no greater than its children, so a lesser item
+        // in its place can only rise and a greater one only sink.
+        if last < self.items[at] {
             self.rise(at, last, positions);
         } else {
             self.sink(at, last, positions);
