@@ -355,9 +355,10 @@ impl Gate {
     }
 
     fn remove(&mut self, now: Time, slot: usize, started: bool) -> Entry {
+        let request = &self.queue.get(slot).request;
+        self.prompt_tokens -= u64::from(request.prompt_tokens());
+        self.by_class[usize::from(request.class().rank())] -= 1;
         let entry = self.queue.remove(slot);
-        self.prompt_tokens -= u64::from(entry.request.prompt_tokens());
-        self.by_class[usize::from(entry.request.class().rank())] -= 1;
         self.order.left(&entry.view(), started, now);
         entry
     }

@@ -136,8 +136,8 @@ impl Queue {
     }
 
     pub(super) fn remove(&mut self, slot: usize) -> Entry {
-        self.leave(slot);
         self.unlink(slot);
+        self.leave(slot);
         let entry = self.entries.remove(slot);
         self.ids.remove(entry.request.id());
         if let Some(deadline) = entry.request.deadline() {
