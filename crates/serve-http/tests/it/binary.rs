@@ -34,7 +34,8 @@ async fn the_printed_command_works_as_pasted() {
     assert_eq!(tokens_in(&streamed_text(&chunks(&body))), 64);
 }
 
-#[tokio::test]
+// On threads of its own the client closes its connection while the test waits for the server.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_disconnects_is_logged_as_cancelled() {
     for stream in [true, false] {
         let mut process = Process::start(SLOW);

@@ -125,7 +125,7 @@ async fn no_more_get_in_than_there_are_places_and_each_place_comes_back() {
     drop(gate);
     server.settled().await;
     for _ in 0..2 * places {
-        let too_long = json!({"prompt": "x".repeat(500)}).to_string();
+        let too_long = json!({"prompt": "x".repeat(20_000)}).to_string();
         let answer = server.send(post(COMPLETION, too_long)).await;
         assert_eq!(answer.status, 400);
     }

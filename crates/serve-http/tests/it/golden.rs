@@ -125,6 +125,9 @@ fn a_model_that_cannot_be_loaded_is_exit_code_3_and_a_clear_line() {
         std::fs::create_dir_all(&to).unwrap();
         for file in std::fs::read_dir(model_dir()).unwrap() {
             let file = file.unwrap().path();
+            if file.is_dir() {
+                continue;
+            }
             std::fs::copy(&file, to.join(file.file_name().unwrap())).unwrap();
         }
         change(&to);

@@ -73,8 +73,9 @@ fn part(name: &str, bytes: &[u8], request: &Request) -> Response<Body> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_model_on_the_hub_is_fetched_once() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../serve-model/models/austen-2m");
-    let files = std::fs::read_dir(folder).unwrap().map(|file| {
-        let path = file.unwrap().path();
+    let paths = std::fs::read_dir(folder).unwrap();
+    let paths = paths.map(|file| file.unwrap().path());
+    let files = paths.filter(|path| path.is_file()).map(|path| {
         let name = path.file_name().unwrap().to_str().unwrap().to_owned();
         (name, std::fs::read(path).unwrap())
     });

@@ -185,9 +185,15 @@ impl Server {
     /// Waits until the engine has let go of everything, and checks that nothing is left.
     pub(crate) async fn settled(&self) {
         let worker = self.service.serving().unwrap().worker();
-        while worker.live() > 0 {
-            tokio::task::yield_now().await;
-        }
+        let emptied = async {
+            while worker.live() > 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        // So that a request that is never let go of fails a test and does not hang it.
+        let watchdog = std::time::Duration::from_secs(60);
+        let emptied = tokio::time::timeout(watchdog, emptied).await;
+        assert!(emptied.is_ok(), "{} requests are still held", worker.live());
         let stats = worker.stats();
         assert_eq!((stats.waiting, stats.running), (0, 0), "{stats:?}");
         assert_eq!(stats.blocks.held, 0, "{stats:?}");
