@@ -67,7 +67,7 @@ fn load(rate: f64) -> impl Iterator<Item = Request> {
         .zip(Poisson::new(5, rate))
         .take(REQUESTS)
         .map(|(id, at)| {
-            let patience = Span::from_secs(if id % 2 == 0 { 2 } else { 10 });
+            let patience = Span::from_secs(if u64::is_multiple_of(id, 2) { 2 } else { 10 });
             request(id, at, 30, 64).with_deadline(Some(at + patience))
         })
 }

@@ -71,16 +71,23 @@ mod tests {
         }
     }
 
+    /// The names of a folder's files with this ending.
+    fn names(folder: &Path, ending: &str) -> BTreeSet<String> {
+        let files = fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name());
+        let files = files.map(|name| name.into_string().unwrap());
+        files
+            .filter_map(|name| Some(name.strip_suffix(ending)?.to_owned()))
+            .collect()
+    }
+
     #[test]
-    fn there_is_no_chart_that_nothing_draws() {
-        let kept = fs::read_dir(folder()).unwrap();
-        let kept: BTreeSet<String> = kept
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .collect();
-        let drawn: BTreeSet<String> = CHARTS
-            .iter()
-            .map(|(name, _)| format!("{name}.svg"))
-            .collect();
-        assert_eq!(kept, drawn);
+    fn every_policy_page_has_its_chart_and_nothing_else_is_drawn() {
+        let drawn: BTreeSet<String> = CHARTS.iter().map(|(name, _)| (*name).to_owned()).collect();
+        assert_eq!(names(&folder(), ".svg"), drawn);
+        let mut pages = names(&folder().join("../policies"), ".md");
+        pages.remove("README");
+        assert_eq!(pages, drawn);
     }
 }

@@ -174,7 +174,11 @@ pub(super) fn earliest_deadline() -> Result<Chart, Box<dyn Error>> {
     let met = |earliest: bool| -> Result<Vec<(f64, f64)>, Box<dyn Error>> {
         let point = |percent: f64| {
             let due = |request: Request| {
-                let patience = Span::from_secs(if request.id().get() % 2 == 0 { 2 } else { 10 });
+                let patience = Span::from_secs(if request.id().get().is_multiple_of(2) {
+                    2
+                } else {
+                    10
+                });
                 let deadline = request.arrival() + patience;
                 request.with_deadline(Some(deadline))
             };
