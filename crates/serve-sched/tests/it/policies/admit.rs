@@ -162,8 +162,8 @@ fn predicted_deadlines_leave_no_work_for_answers_that_come_too_late() {
 fn a_token_backlog_keeps_first_tokens_near_their_target_whatever_the_prompts() {
     // Prompts from 10 to 1,500 tokens, one token out: prefill is all there is.
     let mut rng = serve_core::rng::Rng::new(5);
-    let specs: Vec<Spec> = Poisson::new(12, 10.0)
-        .take(3_000)
+    let specs: Vec<Spec> = Poisson::new(12, 83.0)
+        .take(8_000)
         .map(|arrival| Spec {
             prompt: match rng.below(10) {
                 0 => 1_500,
