@@ -163,13 +163,9 @@ fn include_usage(fields: &mut Fields, stream: bool) -> Result<bool, Problem> {
     }
     let mut options = Fields::of_value(options, "stream_options".to_owned())?;
     let include = options.boolean("include_usage")?.unwrap_or(false);
-    match options.boolean("include_obfuscation")? {
-        Some(true) => {
-            let given = Value::Bool(true);
-            let param = options.path("include_obfuscation");
-            return Err(wrong_value(&param, "false", &given));
-        }
-        Some(false) | None => {}
+    if options.boolean("include_obfuscation")? == Some(true) {
+        let param = options.path("include_obfuscation");
+        return Err(wrong_value(&param, "false", &Value::Bool(true)));
     }
     options.finish()?;
     Ok(include)
