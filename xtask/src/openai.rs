@@ -175,7 +175,7 @@ impl Drop for Server {
 fn relay<R: Read + Send + 'static>(stream: R, addresses: mpsc::Sender<String>) {
     thread::spawn(move || {
         for line in BufReader::new(stream).lines().map_while(Result::ok) {
-            eprintln!("serve: {line}");
+            eprintln!("  | {line}");
             if let Some(address) = find_address(&line) {
                 // Nobody listens after the first one.
                 let _ = addresses.send(address.to_owned());

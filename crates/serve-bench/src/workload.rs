@@ -63,8 +63,8 @@ pub enum WorkloadError {
 pub struct Prompts(Vec<Arc<str>>);
 
 impl Prompts {
-    /// A small mix of chat-sized prompts: questions of a line, paragraphs to work on, and two that are
-    /// long.
+    /// A small mix of chat-sized prompts: questions of a line, tasks of a sentence or two, and passages
+    /// of a paragraph or more. All fit in a context of 512 tokens, with room for an answer.
     pub fn builtin() -> Self {
         let passage = "It is a truth universally acknowledged, that a single man in possession of a \
             good fortune, must be in want of a wife. However little known the feelings or views of \
@@ -88,9 +88,9 @@ impl Prompts {
         let long = [
             format!(
                 "Summarise this passage in one sentence.\n\n{}",
-                passage.repeat(4)
+                passage.repeat(2)
             ),
-            format!("Who speaks, and of whom?\n\n{}", passage.repeat(8)),
+            format!("Who speaks, and of whom?\n\n{}", passage.repeat(3)),
         ];
         let all = short.into_iter().chain(medium).map(Arc::from);
         Self(all.chain(long.into_iter().map(Arc::from)).collect())
@@ -297,6 +297,13 @@ mod tests {
             .map(|planned| planned.prompt)
             .collect::<std::collections::BTreeSet<_>>();
         assert_eq!(drawn.len(), Prompts::builtin().0.len());
+    }
+
+    #[test]
+    fn the_builtin_prompts_are_short_enough_for_a_small_model() {
+        // A vocabulary of a few thousand entries needs a token for about four bytes of English.
+        let longest = Prompts::builtin().0.iter().map(|prompt| prompt.len()).max();
+        assert!(longest.unwrap() / 4 < 400, "{longest:?}");
     }
 
     #[test]
