@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, Request, State as Shared};
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware;
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{get, post};
@@ -12,12 +12,14 @@ use axum::{Json, Router};
 use serde_json::json;
 
 use crate::api::{ChatRequest, CompletionRequest, Header, ModelList, ModelObject};
-use crate::error::Problem;
+use crate::error::{ForCapacity, Problem};
 use crate::generate::Generation;
 use crate::lifecycle::State;
 use crate::request_id;
 use crate::service::{Service, Serving};
+use crate::settings::CapacityStatus;
 use crate::stream;
+use crate::terms::Caller;
 
 /// All paths over one server state.
 pub fn app(service: Arc<Service>) -> Router {
@@ -27,11 +29,17 @@ pub fn app(service: Arc<Service>) -> Router {
         .route("/v1/completions", post(complete))
         .route("/v1/models", get(models))
         .route("/v1/models/{*name}", get(model))
+        .route("/v1/requests/{id}/cancel", post(cancel))
+        .route("/v1/config", get(config))
         .route("/health", get(ready))
         .route("/health/live", get(live))
         .route("/health/ready", get(ready))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
+        .layer(middleware::map_response_with_state(
+            Arc::clone(&service),
+            capacity_status,
+        ))
         .layer(middleware::from_fn(request_id::attach))
         .with_state(service)
 }
@@ -44,11 +52,14 @@ async fn chat(
     Shared(service): Shared<Arc<Service>>,
     request: Request,
 ) -> Result<Response, Problem> {
+    let settings = service.settings();
+    let caller = Caller::of(&request, settings)?;
     let serving = service.serving()?;
-    let body = json_body(request, service.settings().body_bytes_max).await?;
+    let body = json_body(request, settings.body_bytes_max).await?;
     let chat = ChatRequest::parse(&body)?;
     let (stream, usage) = (chat.options.stream, chat.options.include_usage);
-    let (header, generation) = serving.chat(chat).await?;
+    let terms = caller.terms(&chat.options, settings)?;
+    let (header, generation) = serving.chat(chat, terms).await?;
     answer(header, generation, stream, usage).await
 }
 
@@ -56,11 +67,14 @@ async fn complete(
     Shared(service): Shared<Arc<Service>>,
     request: Request,
 ) -> Result<Response, Problem> {
+    let settings = service.settings();
+    let caller = Caller::of(&request, settings)?;
     let serving = service.serving()?;
-    let body = json_body(request, service.settings().body_bytes_max).await?;
+    let body = json_body(request, settings.body_bytes_max).await?;
     let completion = CompletionRequest::parse(&body)?;
     let (stream, usage) = (completion.options.stream, completion.options.include_usage);
-    let (header, generation) = serving.complete(completion).await?;
+    let terms = caller.terms(&completion.options, settings)?;
+    let (header, generation) = serving.complete(completion, terms).await?;
     answer(header, generation, stream, usage).await
 }
 
@@ -77,7 +91,11 @@ async fn answer(
     }
 }
 
-async fn models(Shared(service): Shared<Arc<Service>>) -> Result<Response, Problem> {
+async fn models(
+    Shared(service): Shared<Arc<Service>>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    service.settings().keys.identify(&headers)?;
     let list = ModelList::from(described(service.serving()?));
     Ok(Json(list).into_response())
 }
@@ -85,7 +103,9 @@ async fn models(Shared(service): Shared<Arc<Service>>) -> Result<Response, Probl
 async fn model(
     Shared(service): Shared<Arc<Service>>,
     Path(name): Path<String>,
+    headers: HeaderMap,
 ) -> Result<Response, Problem> {
+    service.settings().keys.identify(&headers)?;
     let serving = service.serving()?;
     if name != serving.name() {
         return Err(Problem::ModelNotFound {
@@ -100,14 +120,54 @@ fn described(serving: &Serving) -> ModelObject<'_> {
     ModelObject::new(serving.name(), serving.created(), serving.tokens_max())
 }
 
+/// Calls off a live request of the caller's, by the id of its answer or by its `x-request-id`. Its
+/// end is the same as that of a client that goes away.
+async fn cancel(
+    Shared(service): Shared<Arc<Service>>,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let identity = service.settings().keys.identify(&headers)?;
+    // Also while the server drains: whoever wants less helps it to end.
+    let serving = service.running()?;
+    let cancelled = serving.cancel(identity.tenant, &id)?;
+    Ok(Json(json!({ "id": id, "cancelled": cancelled })).into_response())
+}
+
+/// The settings as they are, wherever each of them came from.
+async fn config(
+    Shared(service): Shared<Arc<Service>>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let settings = service.settings();
+    settings.keys.identify(&headers)?;
+    Ok(Json(settings.shown.clone()).into_response())
+}
+
+/// Gives refusals for want of capacity the status that the settings ask for.
+async fn capacity_status(
+    Shared(service): Shared<Arc<Service>>,
+    mut response: Response,
+) -> Response {
+    let asked = service.settings().capacity_status == CapacityStatus::TooManyRequests;
+    if asked && response.extensions().get::<ForCapacity>().is_some() {
+        *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+    }
+    response
+}
+
 /// Whether the process should be left alone: everything but a dead inference thread is worth
 /// waiting for.
 async fn live(Shared(service): Shared<Arc<Service>>) -> Response {
     health(&service, |state| state != State::Failed)
 }
 
-/// Whether requests are taken.
+/// Whether requests are taken, and the ones that are in get on.
 async fn ready(Shared(service): Shared<Arc<Service>>) -> Response {
+    if service.is_stalled() {
+        let body = Json(json!({ "status": "stalled" }));
+        return (StatusCode::SERVICE_UNAVAILABLE, body).into_response();
+    }
     health(&service, |state| state == State::Ready)
 }
 

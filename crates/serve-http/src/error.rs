@@ -146,6 +146,25 @@ pub enum Problem {
     /// The body broke off.
     #[error("the body could not be read to its end")]
     Body,
+    /// The request holds no API key that is known, and one is needed.
+    #[error("{0}; send `Authorization: Bearer KEY`")]
+    Unauthorized(&'static str),
+    /// A class above the caller's own.
+    #[error("{param} is {asked:?}, and the highest class of this API key is {highest:?}")]
+    ClassForbidden {
+        /// The header or the parameter that asked.
+        param: &'static str,
+        /// The class asked for.
+        asked: String,
+        /// The caller's own.
+        highest: String,
+    },
+    /// No live request of this name is the caller's.
+    #[error("there is no live request {id:?} of yours")]
+    RequestNotFound {
+        /// The name asked for.
+        id: String,
+    },
     /// The scheduler did not take the request.
     #[error(transparent)]
     Refused(#[from] Refusal),
@@ -211,6 +230,9 @@ impl Problem {
                 invalid(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type")
             }
             Self::TooLarge { .. } => invalid(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"),
+            Self::Unauthorized(_) => invalid(StatusCode::UNAUTHORIZED, "invalid_api_key"),
+            Self::ClassForbidden { .. } => invalid(StatusCode::FORBIDDEN, "class_forbidden"),
+            Self::RequestNotFound { .. } => invalid(StatusCode::NOT_FOUND, "request_not_found"),
             Self::Refused(refusal) => refused(refusal),
             Self::NotReady(State::Draining | State::Stopped) => unavailable("shutting_down"),
             Self::NotReady(State::Failed) | Self::EngineStopped => unavailable("engine_stopped"),
@@ -245,6 +267,7 @@ impl Problem {
             Self::Sampling(InvalidSampling::Temperature(_)) => Some("temperature"),
             Self::Sampling(InvalidSampling::TopP(_)) => Some("top_p"),
             Self::Sampling(InvalidSampling::MinP(_)) => Some("min_p"),
+            Self::ClassForbidden { param, .. } => Some(param),
             Self::ModelNotFound { .. } => Some("model"),
             _ => None,
         }
@@ -256,6 +279,15 @@ impl Problem {
             Self::Refused(refusal) => refusal.retry_after(),
             _ => None,
         }
+    }
+
+    /// Whether the server lacks the capacity now and may have it later; the settings say which
+    /// status that has.
+    pub fn is_capacity(&self) -> bool {
+        let Self::Refused(Refusal::Later { limit, .. }) = self else {
+            return false;
+        };
+        !matches!(limit, Limit::Draining | Limit::TenantRate { .. })
     }
 
     /// The error object, as it stands in a body or in a stream.
@@ -275,6 +307,15 @@ impl Problem {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let mut response = (self.kind().status, Json(self.body())).into_response();
+        if self.is_capacity() {
+            response.extensions_mut().insert(ForCapacity);
+        }
+        if matches!(self, Self::Unauthorized(_)) {
+            let bearer = HeaderValue::from_static("Bearer");
+            response
+                .headers_mut()
+                .insert(header::WWW_AUTHENTICATE, bearer);
+        }
         if let Some(wait) = self.retry_after() {
             // The header counts whole seconds; rounding down would invite the client too early.
             let seconds = wait.as_nanos().div_ceil(1_000_000_000).max(1);
@@ -284,6 +325,10 @@ impl IntoResponse for Problem {
         response
     }
 }
+
+/// Marks a response that was refused for want of capacity.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ForCapacity;
 
 /// The body of a failing answer.
 #[derive(Debug, Serialize)]

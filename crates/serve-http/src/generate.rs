@@ -4,6 +4,7 @@ use serve_core::{EventKind, FinishReason};
 
 use crate::api::Counted;
 use crate::error::Problem;
+use crate::names::Named;
 use crate::stop::StopMatcher;
 use crate::telemetry::RequestLog;
 use crate::text::Detokenize;
@@ -27,6 +28,7 @@ pub enum Piece {
 pub struct Generation {
     /// Gone when nothing more is wanted from the engine.
     ticket: Option<Ticket>,
+    _named: Named,
     detokenizer: Box<dyn Detokenize>,
     stops: StopMatcher,
     /// The end, while the text before it is on its way out.
@@ -45,6 +47,7 @@ enum Turn {
 impl Generation {
     pub(crate) fn new(
         ticket: Ticket,
+        named: Named,
         detokenizer: Box<dyn Detokenize>,
         stops: StopMatcher,
         prompt_tokens: u32,
@@ -52,6 +55,7 @@ impl Generation {
     ) -> Self {
         Self {
             ticket: Some(ticket),
+            _named: named,
             detokenizer,
             stops,
             end: None,

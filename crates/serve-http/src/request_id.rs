@@ -17,11 +17,17 @@ const NAME: HeaderName = HeaderName::from_static("x-request-id");
 /// Longer ones are replaced: they end up in logs.
 const BYTES_MAX: usize = 128;
 
-pub(crate) async fn attach(request: Request, next: Next) -> Response {
+/// The name of a request in `x-request-id`, for its handler.
+#[derive(Clone, Debug)]
+pub(crate) struct RequestName(pub(crate) String);
+
+pub(crate) async fn attach(mut request: Request, next: Next) -> Response {
     let sent = request.headers().get(NAME).filter(|id| is_usable(id));
     let id = sent.cloned().unwrap_or_else(fresh);
     let shown = id.to_str().unwrap_or_default();
     let span = info_span!("http", request_id = shown);
+    let name = RequestName(shown.to_owned());
+    request.extensions_mut().insert(name);
     let mut response = next.run(request).instrument(span).await;
     response.headers_mut().insert(NAME, id);
     response

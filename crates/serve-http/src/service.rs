@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serve_core::rng::mix2;
-use serve_core::{Backend, Request, Time, TokenId};
+use serve_core::{Backend, Request, Span, TenantId, Time, TokenId};
 use serve_sched::Policies;
 use thiserror::Error;
 use tracing::{info, warn};
@@ -15,31 +15,13 @@ use crate::api::{ChatRequest, CompletionRequest, Endpoint, Header, Options, Prom
 use crate::error::Problem;
 use crate::generate::{Generation, Piece};
 use crate::lifecycle::{Lifecycle, State};
+use crate::names::{Name, Names};
+use crate::settings::Settings;
 use crate::stop::StopMatcher;
 use crate::telemetry::RequestLog;
+use crate::terms::Terms;
 use crate::text::{Text, TextError};
 use crate::worker::{Place, Worker, WorkerError};
-
-/// What the edge itself can be told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// Requests that may wait beside those that run; 0 lets any number wait.
-    pub queue_cap: u32,
-    /// How long accepted work may go on once the server is told to stop.
-    pub drain_timeout: Duration,
-    /// Bytes of one request's body at most.
-    pub body_bytes_max: usize,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            queue_cap: 256,
-            drain_timeout: Duration::from_secs(30),
-            body_bytes_max: 8 << 20,
-        }
-    }
-}
 
 /// A model, ready to be served.
 pub struct Loaded {
@@ -85,6 +67,7 @@ pub struct Serving {
     created: u64,
     text: Arc<dyn Text>,
     worker: Worker,
+    names: Arc<Names>,
     boot: u64,
 }
 
@@ -138,6 +121,7 @@ impl Service {
             created: unix_seconds(),
             text: loaded.text,
             worker,
+            names: Arc::default(),
             boot: self.boot,
         };
         serving.warm_up().await.map_err(LaunchError::WarmUp)?;
@@ -159,6 +143,26 @@ impl Service {
             (State::Ready, Some(serving)) => Ok(serving),
             (state, _) => Err(Problem::NotReady(state)),
         }
+    }
+
+    /// The model, if accepted requests can still be running.
+    ///
+    /// # Errors
+    ///
+    /// [`Problem::NotReady`] with the state that the server is in.
+    pub fn running(&self) -> Result<&Serving, Problem> {
+        match (self.lifecycle.state(), self.serving.get()) {
+            (State::Ready | State::Draining, Some(serving)) => Ok(serving),
+            (state, _) => Err(Problem::NotReady(state)),
+        }
+    }
+
+    /// Whether the server is ready, has work, and has ended no step for longer than the settings
+    /// allow.
+    pub fn is_stalled(&self) -> bool {
+        let patience = self.settings.stalled_after;
+        let serving = self.serving();
+        serving.is_ok_and(|serving| serving.is_stalled(patience))
     }
 
     /// Takes no more requests, lets the accepted ones finish for as long as the settings allow,
@@ -212,7 +216,11 @@ impl Serving {
     /// # Errors
     ///
     /// The [`Problem`] that the client is told instead.
-    pub async fn chat(&self, chat: ChatRequest) -> Result<(Header, Generation), Problem> {
+    pub async fn chat(
+        &self,
+        chat: ChatRequest,
+        terms: Terms,
+    ) -> Result<(Header, Generation), Problem> {
         let arrival = self.worker.now();
         self.check_model(&chat.options)?;
         let place = self.worker.reserve()?;
@@ -233,6 +241,7 @@ impl Serving {
             place,
             prompt,
             output_tokens_default: rest as u32,
+            terms,
         };
         self.start(job, options).await
     }
@@ -245,6 +254,7 @@ impl Serving {
     pub async fn complete(
         &self,
         completion: CompletionRequest,
+        terms: Terms,
     ) -> Result<(Header, Generation), Problem> {
         /// As in the OpenAI API.
         const OUTPUT_TOKENS_DEFAULT: u64 = 16;
@@ -267,6 +277,7 @@ impl Serving {
             place,
             prompt,
             output_tokens_default: OUTPUT_TOKENS_DEFAULT.min(rest) as u32,
+            terms,
         };
         self.start(job, completion.options).await
     }
@@ -276,8 +287,17 @@ impl Serving {
         let id = self.worker.next_id();
         let unique = mix2(self.boot, id.get());
         let sampling = options.sampling.over(&self.text.sampling(), unique)?;
-        let mut request =
-            Request::new(id, job.arrival, job.prompt, output_tokens_max)?.with_sampling(sampling);
+        let Terms {
+            tenant,
+            class,
+            timeout,
+            request_name,
+        } = job.terms;
+        let mut request = Request::new(id, job.arrival, job.prompt, output_tokens_max)?
+            .with_tenant(tenant)
+            .with_class(class)
+            .with_deadline(timeout.map(|timeout| job.arrival + timeout))
+            .with_sampling(sampling);
         if !options.ignore_eos {
             request = request.with_stop_tokens(Arc::clone(self.text.stop_tokens()));
         }
@@ -292,9 +312,15 @@ impl Serving {
         };
         let prompt_tokens = request.prompt_tokens();
         let log = RequestLog::new(header.id.clone(), job.arrival, prompt_tokens);
+        let names = [Some(header.id.clone()), request_name]
+            .into_iter()
+            .flatten();
+        let names = names.map(|name| Name { tenant, name }).collect();
+        let named = Names::enter(&self.names, names, id);
         let ticket = self.worker.submit(job.place, request)?;
         let mut generation = Generation::new(
             ticket,
+            named,
             self.text.detokenizer(),
             StopMatcher::new(options.stop),
             prompt_tokens,
@@ -302,6 +328,33 @@ impl Serving {
         );
         generation.accepted().await?;
         Ok((header, generation))
+    }
+
+    /// Calls off the live requests of `tenant` that are called `name`, by the id of the answer or by
+    /// `x-request-id`. Returns how many.
+    ///
+    /// # Errors
+    ///
+    /// [`Problem::RequestNotFound`] when there is none.
+    pub fn cancel(&self, tenant: TenantId, name: &str) -> Result<usize, Problem> {
+        let found = self.names.find(&Name {
+            tenant,
+            name: name.to_owned(),
+        });
+        if found.is_empty() {
+            return Err(Problem::RequestNotFound {
+                id: name.chars().take(128).collect(),
+            });
+        }
+        for &id in &found {
+            self.worker.cancel(id);
+        }
+        Ok(found.len())
+    }
+
+    /// Whether there has been work for `patience` and no step has ended.
+    pub fn is_stalled(&self, patience: Duration) -> bool {
+        self.worker.without_progress() > Span::from(patience)
     }
 
     fn check_model(&self, options: &Options) -> Result<(), Problem> {
@@ -367,6 +420,7 @@ impl Serving {
             place: self.worker.reserve()?,
             prompt: vec![TokenId::new(0)],
             output_tokens_default: 1,
+            terms: Terms::default(),
         };
         let (_, mut generation) = self.start(job, options).await?;
         while let Some(piece) = generation.next().await {
@@ -387,6 +441,7 @@ struct Job {
     place: Place,
     prompt: Vec<TokenId>,
     output_tokens_default: u32,
+    terms: Terms,
 }
 
 /// Runs `encode`, on another thread where the text is long: a tokenizer takes about a microsecond

@@ -2,7 +2,7 @@
 //! request.
 //!
 //! What is accepted is the intersection of the OpenAI API with what the server does, plus `top_k`,
-//! `min_p`, `ignore_eos` and `chat_template_kwargs`. A parameter that the server knows and does not
+//! `min_p`, `ignore_eos`, `chat_template_kwargs`, `request_class` and `timeout_ms`. A parameter that the server knows and does not
 //! do is refused by name unless its value changes nothing; an unknown one is refused by name, as
 //! OpenAI does, because a misspelt `max_tokens` that is ignored costs more than one that is refused.
 

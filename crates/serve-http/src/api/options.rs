@@ -1,12 +1,13 @@
 //! The parameters that chat and text completions share, read once and checked.
 
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroU64};
 
 use serde_json::Value;
 use serve_core::Sampling;
 
 use super::fields::{Fields, wrong_type, wrong_value};
 use crate::error::Problem;
+use crate::terms::TIMEOUT_MS_MAX;
 
 /// Stop strings in one request at most, as in the OpenAI API.
 pub const STOPS_MAX: usize = 4;
@@ -29,6 +30,10 @@ pub struct Options {
     pub stream: bool,
     /// Whether a stream ends with a chunk that holds the usage.
     pub include_usage: bool,
+    /// The class to wait in, where no header names it.
+    pub class: Option<String>,
+    /// Milliseconds that the whole answer may take, where no header says it.
+    pub timeout_ms: Option<NonZeroU64>,
     /// What the client sets of the sampling parameters.
     pub sampling: SamplingOptions,
 }
@@ -100,6 +105,8 @@ impl Options {
             ignore_eos: fields.boolean("ignore_eos")?.unwrap_or(false),
             stream,
             include_usage: include_usage(fields, stream)?,
+            class: fields.string("request_class")?,
+            timeout_ms: timeout_ms(fields)?,
             sampling: SamplingOptions::take(fields)?,
         })
     }
@@ -120,6 +127,11 @@ fn output_tokens_max(fields: &mut Fields) -> Result<Option<NonZeroU32>, Problem>
         }),
         (older, newer) => Ok(newer.or(older)),
     }
+}
+
+fn timeout_ms(fields: &mut Fields) -> Result<Option<NonZeroU64>, Problem> {
+    let millis = fields.integer("timeout_ms", 1..=TIMEOUT_MS_MAX.cast_signed())?;
+    Ok(millis.map(i64::cast_unsigned).and_then(NonZeroU64::new))
 }
 
 fn stop(fields: &mut Fields) -> Result<Vec<String>, Problem> {

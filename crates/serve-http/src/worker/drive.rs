@@ -25,6 +25,8 @@ pub(super) struct Drive {
     batch: Batch,
     /// The latest time that the engine has been told.
     told: Time,
+    /// When a step ended last, or since when there is work.
+    progress_at: Time,
 }
 
 impl Drive {
@@ -43,6 +45,7 @@ impl Drive {
             reading,
             batch: Batch::new(),
             told: Time::ZERO,
+            progress_at: Time::ZERO,
         }
     }
 
@@ -67,6 +70,9 @@ impl Drive {
 
     fn obey(&mut self, command: Command) {
         let now = self.now();
+        if self.engine.scheduler().is_idle() {
+            self.progress_at = now;
+        }
         let scheduler = self.engine.scheduler_mut();
         match command {
             Command::Submit(request) => {
@@ -96,11 +102,13 @@ impl Drive {
                     thread::sleep(left);
                 }
                 self.told = self.told.max(until);
+                self.progress_at = self.now();
                 Some(Duration::ZERO)
             }
             Progress::Idle { wake } => wake.map(|wake| self.left_until(wake).unwrap_or_default()),
             Progress::Failed { step, error } => {
                 warn!(step = step.get(), %error, "a step failed");
+                self.progress_at = self.now();
                 Some(Duration::ZERO)
             }
         }
@@ -112,7 +120,7 @@ impl Drive {
             self.batch.push((event.request, Update::Happened(event)));
         }
         // Before the batch, so that whoever learns of an end sees figures that hold it.
-        let reading = Reading::of(self.engine.scheduler());
+        let reading = Reading::of(self.engine.scheduler(), self.progress_at);
         *self.reading.lock().unwrap_or_else(PoisonError::into_inner) = reading;
         if self.batch.is_empty() {
             return true;

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use serve_core::{Backend, CancelReason, Limit, Limits, Refusal, Request, RequestId, Time};
+use serve_core::{Backend, CancelReason, Limit, Limits, Refusal, Request, RequestId, Span, Time};
 use serve_sched::{ConfigError, Engine, Policies, Scheduler, Stats};
 use thiserror::Error;
 use tokio::sync::{Semaphore, mpsc};
@@ -81,7 +81,7 @@ impl Worker {
     ) -> Result<Self, WorkerError> {
         let limits = backend.limits();
         let scheduler = Scheduler::new(limits, policies)?;
-        let reading = Arc::new(Mutex::new(Reading::of(&scheduler)));
+        let reading = Arc::new(Mutex::new(Reading::of(&scheduler, Time::ZERO)));
         let engine = Engine::new(scheduler, backend);
         let places_max = match queue_cap {
             0 => u32::MAX >> 3, // what a semaphore can count on every platform
@@ -195,6 +195,21 @@ impl Worker {
             inbox: Arc::clone(&self.inbox),
             ended: false,
         })
+    }
+
+    /// Calls a request off as if its client had gone away, except that the client is told.
+    pub fn cancel(&self, id: RequestId) {
+        // A closed inbox means that the engine and the request are gone already.
+        let _ = self.inbox.push(Command::Cancel(id, CancelReason::Client));
+    }
+
+    /// How long there has been work and no step has ended; zero where there is none.
+    pub fn without_progress(&self) -> Span {
+        let reading = self.reading();
+        match reading.has_work() {
+            true => self.clock.now().since(reading.progress_at),
+            false => Span::ZERO,
+        }
     }
 
     /// Has the scheduler take no more requests.

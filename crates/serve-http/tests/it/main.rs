@@ -1,15 +1,22 @@
 //! The edge, first through its router without a socket, then the real binary with a real client.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test fails by panicking, its helpers too"
+)]
 
+mod abort;
 mod answers;
 mod bad_input;
 mod binary;
 mod cancel;
+mod deadlines;
 mod drain;
 #[cfg(feature = "model")]
 mod golden;
 #[cfg(feature = "model")]
 mod hub;
 mod process;
+mod settings;
 mod support;
+mod tenants;

@@ -7,11 +7,12 @@ use serve_core::mock::{CostModel, Mock, MockConfig};
 use serve_http::Loaded;
 use serve_http::text::MockText;
 use serve_sched::Policies;
-use serve_sched::admit::QueueCap;
 
 use crate::cli::{Backend, Cli};
 use crate::console::Console;
 use crate::failure::Failure;
+use crate::policy;
+use crate::tenants::Tenants;
 
 /// A model and what a person wants to know of it.
 pub(crate) struct Assembled {
@@ -48,11 +49,12 @@ pub(crate) fn assemble(cli: &Cli, console: &Console) -> Result<Assembled, Failur
 }
 
 /// The policies that the settings ask for.
-pub(crate) fn policies(cli: &Cli) -> Policies {
-    Policies {
-        admit: vec![Box::new(QueueCap::new(cli.queue_cap))],
-        ..Policies::default()
-    }
+pub(crate) fn policies(cli: &Cli) -> Result<Policies, Failure> {
+    let tenants = Tenants::of(cli)?;
+    policy::policies(cli, &tenants).map_err(|error| Failure::Usage {
+        setting: "a policy".to_owned(),
+        cause: error.to_string(),
+    })
 }
 
 fn mock(cli: &Cli) -> Result<Assembled, Failure> {
@@ -75,7 +77,7 @@ fn mock(cli: &Cli) -> Result<Assembled, Failure> {
         blocks,
     };
     limits.validate().map_err(|_| Failure::Usage {
-        setting: "--kv-tokens",
+        setting: "--kv-tokens".to_owned(),
         cause: format!("it must be at least {BLOCK_SIZE}, which is one block"),
     })?;
     let speed = cli.mock_speed.unwrap_or(1.0);
@@ -93,7 +95,7 @@ fn mock(cli: &Cli) -> Result<Assembled, Failure> {
             name: name.unwrap_or_else(|| "mock".to_owned()),
             text: Arc::new(MockText::new()),
             backend: Box::new(Mock::new(config)),
-            policies: policies(cli),
+            policies: policies(cli)?,
         },
         description: Description {
             limits,

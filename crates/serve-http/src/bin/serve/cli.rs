@@ -1,19 +1,36 @@
-//! The settings of the binary: flags, and environment variables where a flag is not given.
+//! The settings of the binary: one definition each, with its flag, its environment variable, and its
+//! name in the settings file.
 
-use std::num::NonZeroU32;
-use std::time::Duration;
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::path::PathBuf;
 
-use clap::{Parser, ValueEnum};
+use clap::builder::BoolishValueParser;
+use clap::{Parser, Subcommand, ValueEnum};
+use serde::Serialize;
 
 use crate::failure::{EXIT_CODES, Failure};
+use crate::policy::PolicySettings;
+use crate::tenants::KeySettings;
+use crate::units::Seconds;
 
 /// Serves a language model behind an OpenAI-compatible API.
 ///
 /// Without arguments it serves a small model that is part of the binary. Every setting can also be
-/// given as the environment variable shown beside it; a flag wins.
-#[derive(Clone, Debug, Parser)]
+/// given as the environment variable shown beside it, or in a TOML file under the flag's name with
+/// underscores (`max_batch = 8`). A flag wins over a variable, and a variable over the file.
+#[derive(Clone, Debug, Parser, Serialize)]
 #[command(name = "serve", version, after_help = EXIT_CODES, max_term_width = 100)]
 pub(crate) struct Cli {
+    /// Something else than serving
+    #[command(subcommand)]
+    #[serde(skip)]
+    pub(crate) command: Option<Command>,
+
+    /// A TOML file with settings and API keys; docs/serve.toml is an example
+    #[arg(long, env = "SERVE_CONFIG", value_name = "FILE")]
+    #[serde(skip)]
+    pub(crate) config: Option<PathBuf>,
+
     /// A folder in the Hugging Face layout, or ORG/NAME of a model on the hub [default: the small
     /// model inside the binary]
     #[arg(long, env = "SERVE_MODEL", value_name = "PATH|ORG/NAME")]
@@ -43,10 +60,6 @@ pub(crate) struct Cli {
     #[arg(long, env = "SERVE_MAX_BATCH", value_name = "N", default_value = "16")]
     pub(crate) max_batch: NonZeroU32,
 
-    /// Requests that may wait beside those that run; more are refused; 0 lets any number wait
-    #[arg(long, env = "SERVE_QUEUE_CAP", value_name = "N", default_value_t = 256)]
-    pub(crate) queue_cap: u32,
-
     /// Tokens in one step at most, prompts cut to fit
     #[arg(
         long,
@@ -67,9 +80,62 @@ pub(crate) struct Cli {
     pub(crate) kv_tokens: Option<NonZeroU32>,
 
     /// Seconds that accepted requests may still take once the server is told to stop
-    #[arg(long, env = "SERVE_DRAIN_TIMEOUT", value_name = "SECONDS", default_value = "30",
-          value_parser = seconds)]
-    pub(crate) drain_timeout: Duration,
+    #[arg(
+        long,
+        env = "SERVE_DRAIN_TIMEOUT",
+        value_name = "SECONDS",
+        default_value = "30"
+    )]
+    pub(crate) drain_timeout: Seconds,
+
+    /// Seconds that a request may take in all, waiting included; 0 is no limit. A client can ask for
+    /// less
+    #[arg(
+        long,
+        env = "SERVE_REQUEST_TIMEOUT",
+        value_name = "SECONDS",
+        default_value = "0"
+    )]
+    pub(crate) request_timeout: Seconds,
+
+    /// Seconds without a step, while there is work, after which the server says that it is stalled
+    #[arg(
+        long,
+        env = "SERVE_STALLED_AFTER",
+        value_name = "SECONDS",
+        default_value = "60"
+    )]
+    pub(crate) stalled_after: Seconds,
+
+    /// Bytes of one request's body at most
+    #[arg(
+        long,
+        env = "SERVE_BODY_BYTES_MAX",
+        value_name = "N",
+        default_value = "8388608"
+    )]
+    pub(crate) body_bytes_max: NonZeroUsize,
+
+    /// The status of a refusal for want of capacity
+    #[arg(long, env = "SERVE_CAPACITY_STATUS", value_enum, default_value = "503")]
+    pub(crate) capacity_status: CapacityStatus,
+
+    /// The names of the request classes, the highest first
+    #[arg(
+        long,
+        env = "SERVE_CLASSES",
+        value_name = "NAMES",
+        value_delimiter = ',',
+        default_value = "paid,free"
+    )]
+    pub(crate) classes: Vec<String>,
+
+    /// Serve everybody who can reach the address; without keys, only this machine can otherwise be
+    /// listened on
+    #[arg(long, env = "SERVE_ALLOW_ANONYMOUS", value_name = "BOOL", default_value = "false",
+          num_args = 0..=1, require_equals = true, default_missing_value = "true",
+          action = clap::ArgAction::Set, value_parser = BoolishValueParser::new())]
+    pub(crate) allow_anonymous: bool,
 
     /// How much faster than the measured GPU the mock pretends to be; `inf` takes no time [default: 1]
     #[arg(long, env = "SERVE_MOCK_SPEED", value_name = "FACTOR", value_parser = speed)]
@@ -83,10 +149,39 @@ pub(crate) struct Cli {
     /// `serve_http=debug`
     #[arg(long, env = "SERVE_LOG", value_name = "FILTER", default_value = "info")]
     pub(crate) log: String,
+
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(crate) policy: PolicySettings,
+
+    /// From the settings file alone.
+    #[arg(skip)]
+    pub(crate) keys: Vec<KeySettings>,
+}
+
+/// Something else than serving.
+#[derive(Clone, Copy, Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Reads an API key from stdin and prints the hash that a settings file holds instead of it
+    HashKey,
+}
+
+/// The status of a refusal for want of capacity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+pub(crate) enum CapacityStatus {
+    /// Service Unavailable: what it is
+    #[value(name = "503")]
+    #[serde(rename = "503")]
+    Unavailable,
+    /// Too Many Requests: for clients that retry on nothing else
+    #[value(name = "429")]
+    #[serde(rename = "429")]
+    TooMany,
 }
 
 /// What runs the steps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum Backend {
     /// A decoder with real weights
     #[cfg(feature = "model")]
@@ -127,24 +222,66 @@ impl Cli {
                 !mock && self.mock_seed.is_some(),
                 "it needs --backend mock",
             ),
+            (
+                "--allow-anonymous",
+                self.allow_anonymous && !self.keys.is_empty(),
+                "there are API keys, and each request needs one of them",
+            ),
+            (
+                "--stalled-after",
+                self.stalled_after.if_on().is_none(),
+                "it must be above 0",
+            ),
         ];
-        match contradictions.into_iter().find(|(_, applies, _)| *applies) {
+        let contradictions = contradictions
+            .into_iter()
+            .chain(self.policy.contradictions())
+            .filter(|(_, applies, _)| *applies);
+        let contradictions = contradictions.map(|(setting, _, cause)| (setting, cause.to_owned()));
+        match contradictions.chain(self.wrong_classes()).next() {
+            Some((setting, cause)) => Err(usage(setting, cause)),
             None => Ok(()),
-            Some((setting, _, cause)) => Err(Failure::Usage {
-                setting,
-                cause: cause.to_owned(),
-            }),
         }
+    }
+
+    /// The rank of the class of this name.
+    pub(crate) fn class_rank(&self, name: &str) -> Option<usize> {
+        self.classes.iter().position(|class| class == name)
+    }
+
+    fn wrong_classes(&self) -> Option<(&'static str, String)> {
+        const CLASSES_MAX: usize = 16;
+
+        let is_name = |name: &String| {
+            let allowed = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
+            (1..=64).contains(&name.len()) && name.bytes().all(allowed)
+        };
+        let is_new = |(index, name): (usize, &String)| !self.classes[..index].contains(name);
+        let classes = &self.classes;
+        if !(1..=CLASSES_MAX).contains(&classes.len())
+            || !classes.iter().all(is_name)
+            || !classes.iter().enumerate().all(is_new)
+        {
+            let cause = format!(
+                "it must be 1 to {CLASSES_MAX} different names of letters, digits, `-`, `_` and `.`"
+            );
+            return Some(("--classes", cause));
+        }
+        let mut depths = self.policy.class_queue_cap.iter();
+        let unknown = depths.find(|depth| self.class_rank(&depth.class).is_none())?;
+        let cause = format!(
+            "there is no class {:?}; known are {}",
+            unknown.class,
+            classes.join(", ")
+        );
+        Some(("--class-queue-cap", cause))
     }
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
-    let accepted = "a number of seconds from 0 to 86400";
-    let seconds: f64 = text.parse().map_err(|_| accepted.to_owned())?;
-    if (0.0..=86_400.0).contains(&seconds) {
-        Ok(Duration::from_secs_f64(seconds))
-    } else {
-        Err(accepted.to_owned())
+fn usage(setting: &str, cause: String) -> Failure {
+    Failure::Usage {
+        setting: setting.to_owned(),
+        cause,
     }
 }
 

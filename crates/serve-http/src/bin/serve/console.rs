@@ -34,25 +34,30 @@ impl Console {
         address: SocketAddr,
     ) {
         let limits = description.limits;
-        let queue = match cli.queue_cap {
-            0 => "any number".to_owned(),
-            cap => format!("at most {cap}"),
-        };
         let limits = format!(
-            "{} requests a step, {} tokens a step, {} tokens a request, {queue} waiting",
+            "{} requests a step, {} tokens a step, {} tokens a request",
             limits.sequences_max, limits.step_tokens_max, limits.context_max
         );
         let mut lines = vec![("model", name.to_owned())];
         lines.extend(description.lines.iter().cloned());
         lines.push(("limits", limits));
+        lines.extend(cli.policy.lines());
+        lines.push(("access", access(cli)));
         lines.push(("address", format!("http://{address}")));
         let lines = lines
             .iter()
-            .map(|(key, value)| format!("  {key:<9}{value}\n"));
+            .map(|(key, value)| format!("  {key:<10}{value}\n"));
         let lines: String = lines.collect();
         let curl = curl(name, &description.example, address);
         let _ = write!(stdout(), "\n{lines}\n  try it:  {curl}\n\n");
         let _ = stdout().flush();
+    }
+}
+
+fn access(cli: &Cli) -> String {
+    match cli.keys.len() {
+        0 => "no API key is needed".to_owned(),
+        keys => format!("{keys} API keys, {} classes", cli.classes.len()),
     }
 }
 
@@ -92,7 +97,7 @@ pub(crate) fn log_to_stderr(filter: &str) -> Result<(), Failure> {
     let filter = EnvFilter::builder()
         .parse(filter)
         .map_err(|error| Failure::Usage {
-            setting: "--log",
+            setting: "--log".to_owned(),
             cause: format!(
                 "{error}; it must be error, warn, info, debug, trace, off, or directives"
             ),

@@ -1,6 +1,7 @@
 //! Why the process ends, and with which exit code.
 
 use std::io;
+use std::path::PathBuf;
 
 use thiserror::Error;
 
@@ -27,10 +28,16 @@ pub(crate) enum Failure {
     Runtime(io::Error),
     /// A setting is wrong, or two contradict each other.
     #[error("{setting}: {cause}")]
-    Usage {
-        setting: &'static str,
-        cause: String,
-    },
+    Usage { setting: String, cause: String },
+    /// The settings file cannot be read or says something wrong.
+    #[error("{}: {cause}", path.display())]
+    File { path: PathBuf, cause: String },
+    /// The command line is wrong, or asks for help: clap's own message.
+    #[error(transparent)]
+    Message(#[from] clap::Error),
+    /// A key that cannot be hashed.
+    #[error("hash-key: {0}")]
+    Key(String),
     /// The model could not be loaded.
     #[cfg(feature = "model")]
     #[error("the model could not be loaded: {0}")]
@@ -65,7 +72,8 @@ impl Failure {
     pub(crate) fn exit_code(&self) -> i32 {
         match self {
             Self::Runtime(_) => 1,
-            Self::Usage { .. } => 2,
+            Self::Usage { .. } | Self::File { .. } | Self::Key(_) => 2,
+            Self::Message(message) => message.exit_code(),
             #[cfg(feature = "model")]
             Self::Load(_) | Self::Hub(_) | Self::Sampling(_) => 3,
             Self::LoaderPanicked | Self::Launch(_) => 3,

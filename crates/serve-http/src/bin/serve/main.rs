@@ -4,37 +4,57 @@ mod assemble;
 mod cli;
 mod console;
 mod failure;
+mod file;
+mod hash_key;
 #[cfg(feature = "model")]
 mod model;
+mod policy;
 #[cfg(feature = "model")]
 mod progress;
 mod signals;
+mod tenants;
+mod units;
 
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
 
-use clap::Parser;
-use serve_http::{Service, Settings, run};
-use tokio::net::TcpListener;
+use serve_http::{CapacityStatus, Service, Settings, run};
+use tokio::net::{TcpListener, lookup_host};
 use tokio::sync::oneshot;
 
 use assemble::Assembled;
-use cli::Cli;
+use cli::{Cli, Command};
 use console::Console;
 use failure::Failure;
 use signals::Signals;
+use tenants::Tenants;
+use units::Seconds;
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let console = Console;
+    let cli = match file::settings(std::env::args_os().collect()) {
         Ok(cli) => cli,
         // Help and version are no failures, and clap knows where each of these is printed.
-        Err(message) => {
+        Err(Failure::Message(message)) => {
             let _ = message.print();
             return ExitCode::from(message.exit_code() as u8);
         }
+        Err(failure) => {
+            console.error(&failure);
+            return ExitCode::from(failure.exit_code() as u8);
+        }
     };
-    let console = Console;
+    if let Some(Command::HashKey) = cli.command {
+        return match hash_key::run() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(failure) => {
+                console.error(&failure);
+                ExitCode::from(failure.exit_code() as u8)
+            }
+        };
+    }
     match prepare(&cli).and_then(|runtime| runtime.block_on(serve(cli, console))) {
         // Not by returning: a loader that is still at work must not keep the process.
         Ok(()) => std::process::exit(failure::OK),
@@ -47,7 +67,6 @@ fn main() -> ExitCode {
 
 /// What has to be right before anything is started.
 fn prepare(cli: &Cli) -> Result<tokio::runtime::Runtime, Failure> {
-    cli.validate()?;
     console::log_to_stderr(&cli.log)?;
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -60,11 +79,7 @@ async fn serve(cli: Cli, console: Console) -> Result<(), Failure> {
     let mut signals = Signals::listen().map_err(Failure::Runtime)?;
     let listener = listen(&cli).await?;
     let address = listener.local_addr().map_err(Failure::Runtime)?;
-    let service = Service::new(Settings {
-        queue_cap: cli.queue_cap,
-        drain_timeout: cli.drain_timeout,
-        ..Settings::default()
-    });
+    let service = Service::new(edge(&cli)?);
 
     let stop = async move {
         let name = signals.next().await;
@@ -107,13 +122,44 @@ async fn serve(cli: Cli, console: Console) -> Result<(), Failure> {
     }
 }
 
+/// What the edge is told.
+fn edge(cli: &Cli) -> Result<Settings, Failure> {
+    Ok(Settings {
+        queue_cap: cli.policy.queue_cap,
+        drain_timeout: cli.drain_timeout.duration(),
+        body_bytes_max: cli.body_bytes_max.get(),
+        request_timeout: cli.request_timeout.if_on().map(Seconds::duration),
+        stalled_after: cli.stalled_after.duration(),
+        capacity_status: match cli.capacity_status {
+            cli::CapacityStatus::Unavailable => CapacityStatus::Unavailable,
+            cli::CapacityStatus::TooMany => CapacityStatus::TooManyRequests,
+        },
+        classes: cli.classes.clone(),
+        keys: Tenants::of(cli)?.keys,
+        shown: serde_json::to_value(cli).map_err(|error| Failure::Runtime(error.into()))?,
+    })
+}
+
 async fn listen(cli: &Cli) -> Result<TcpListener, Failure> {
-    let bound = TcpListener::bind((cli.host.as_str(), cli.port)).await;
-    bound.map_err(|cause| Failure::Listen {
+    let failed = |cause| Failure::Listen {
         host: cli.host.clone(),
         port: cli.port,
         cause,
-    })
+    };
+    let addresses = lookup_host((cli.host.as_str(), cli.port)).await;
+    let addresses: Vec<SocketAddr> = addresses.map_err(failed)?.collect();
+    let outside = addresses.iter().any(|address| !address.ip().is_loopback());
+    if outside && cli.keys.is_empty() && !cli.allow_anonymous {
+        return Err(Failure::Usage {
+            setting: "--host".to_owned(),
+            cause: format!(
+                "{} can be reached from other machines, and there are no API keys; list [[keys]] in \
+                 the settings file, or give --allow-anonymous to serve everybody",
+                cli.host
+            ),
+        });
+    }
+    TcpListener::bind(&*addresses).await.map_err(failed)
 }
 
 /// Puts the model together on a thread of its own: reading weights blocks for as long as it takes.

@@ -96,7 +96,7 @@ pub(crate) fn assemble(cli: &Cli, console: &Console) -> Result<Assembled, Failur
             name,
             text: Arc::new(text),
             backend: Box::new(backend),
-            policies: policies(cli),
+            policies: policies(cli)?,
         },
         description,
     })
@@ -110,7 +110,7 @@ fn source(cli: &Cli, console: &Console) -> Result<Source, Failure> {
     if Path::new(model).is_dir() || !is_hub_name(model) {
         if cli.revision.is_some() {
             return Err(Failure::Usage {
-                setting: "--revision",
+                setting: "--revision".to_owned(),
                 cause: format!("it belongs to a model on the hub, and --model {model} is a path"),
             });
         }

@@ -1,0 +1,135 @@
+//! A request that is late is answered, and if it still waits it is never run.
+
+use std::sync::mpsc::SyncSender;
+use std::time::Duration;
+
+use serde_json::json;
+use serve_http::Settings;
+
+use crate::support::{Answer, LIMITS, ROOMY, Script, Server, Word, post, serving};
+
+const COMPLETION: &str = "/v1/completions";
+
+async fn gated(settings: Settings) -> (Server, SyncSender<Word>) {
+    let (script, gate) = Script::saying(&"a".repeat(9_000)).within(ROOMY).gated();
+    gate.send(Word::Run).unwrap();
+    gate.send(Word::Run).unwrap();
+    (serving(script, settings).await, gate)
+}
+
+/// Lets steps run until the answer is there.
+async fn answered(gate: &SyncSender<Word>, asked: tokio::task::JoinHandle<Answer>) -> Answer {
+    while !asked.is_finished() {
+        let _ = gate.try_send(Word::Run);
+        tokio::task::yield_now().await;
+    }
+    asked.await.unwrap()
+}
+
+#[tokio::test]
+async fn a_waiting_request_whose_time_is_up_is_answered_and_never_run() {
+    let (server, gate) = gated(Settings::default()).await;
+    let long = json!({"prompt": "x", "max_tokens": 9_000, "stream": true});
+    let mut running = Vec::new();
+    for _ in 0..LIMITS.sequences_max {
+        let asked = server.clone();
+        let body = long.to_string();
+        let open = tokio::spawn(async move { asked.open(post(COMPLETION, body)).await });
+        while !open.is_finished() {
+            let _ = gate.try_send(Word::Run);
+            tokio::task::yield_now().await;
+        }
+        running.push(open.await.unwrap());
+    }
+    let worker = server.service.serving().unwrap().worker();
+    while worker.stats().running < LIMITS.sequences_max {
+        let _ = gate.try_send(Word::Run);
+        tokio::task::yield_now().await;
+    }
+    let before = worker.stats().counters;
+    for by_header in [true, false] {
+        let mut body = json!({"prompt": "some words", "max_tokens": 4});
+        let mut request = post(COMPLETION, body.to_string());
+        if by_header {
+            let millis = "20".parse().unwrap();
+            request.headers_mut().insert("x-request-timeout-ms", millis);
+        } else {
+            body["timeout_ms"] = 20.into();
+            request = post(COMPLETION, body.to_string());
+        }
+        let asked = server.clone();
+        let asked = tokio::spawn(async move { asked.send(request).await });
+        let late = answered(&gate, asked).await;
+        assert_eq!(late.status, 504, "{}", late.body);
+        assert_eq!(late.json()["error"]["code"], "deadline_exceeded");
+    }
+    let after = worker.stats().counters;
+    assert_eq!(
+        after.prefill_tokens, before.prefill_tokens,
+        "no prompt was run"
+    );
+    assert_eq!(
+        after.cancelled + after.refused,
+        before.cancelled + before.refused + 2
+    );
+    drop((running, gate));
+    server.settled().await;
+}
+
+#[tokio::test]
+async fn the_servers_own_limit_ends_what_runs_too_long() {
+    let settings = Settings {
+        request_timeout: Some(Duration::from_millis(20)),
+        ..Settings::default()
+    };
+    let (server, gate) = gated(settings).await;
+    // A client cannot ask for more than that.
+    for timeout_ms in [None, Some(86_400_000)] {
+        let body = json!({"prompt": "x", "max_tokens": 9_000, "timeout_ms": timeout_ms});
+        let asked = server.clone();
+        let asked = tokio::spawn(async move { asked.post(COMPLETION, body).await });
+        // One step in twenty milliseconds cannot be enough for 9,000 tokens.
+        while !asked.is_finished() {
+            let _ = gate.try_send(Word::Run);
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let late = asked.await.unwrap();
+        assert_eq!(late.status, 504, "{}", late.body);
+        assert_eq!(late.json()["error"]["code"], "deadline_exceeded");
+    }
+    drop(gate);
+    server.settled().await;
+}
+
+#[tokio::test]
+async fn a_wrong_time_limit_is_refused_by_its_name() {
+    let server = serving(Script::saying("a"), Settings::default()).await;
+    for wrong in ["0", "-1", "1.5", "soon", "86400001", "\u{e9}"] {
+        let mut request = post(COMPLETION, json!({"prompt": "x"}).to_string());
+        let value = axum::http::HeaderValue::from_bytes(wrong.as_bytes()).unwrap();
+        request.headers_mut().insert("x-request-timeout-ms", value);
+        let answer = server.send(request).await;
+        assert_eq!(answer.status, 400, "{wrong}");
+        assert_eq!(
+            answer.json()["error"]["param"],
+            "x-request-timeout-ms",
+            "{wrong}"
+        );
+    }
+    for wrong in [json!(0), json!(86_400_001), json!("5"), json!(1.5)] {
+        let body = json!({"prompt": "x", "timeout_ms": wrong});
+        let answer = server.post(COMPLETION, body).await;
+        assert_eq!(answer.status, 400, "{wrong}");
+        assert_eq!(answer.json()["error"]["param"], "timeout_ms", "{wrong}");
+    }
+    let mut request = post(
+        COMPLETION,
+        json!({"prompt": "x", "timeout_ms": 5}).to_string(),
+    );
+    request
+        .headers_mut()
+        .insert("x-request-timeout-ms", "6".parse().unwrap());
+    let answer = server.send(request).await;
+    assert_eq!(answer.json()["error"]["code"], "conflicting_parameters");
+    server.settled().await;
+}
