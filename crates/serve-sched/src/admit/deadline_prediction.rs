@@ -5,6 +5,12 @@
 //! service by [`Load::time_to_serve`]; the margin is for what these do not know. A request without a
 //! deadline is always taken, and so is every request before anything was measured.
 //!
+//! The prediction knows who is ahead of a request when it arrives: in tiers, its own class and those
+//! above it; under every other order, all that wait. A request that will overtake some of those, as
+//! under earliest deadline first, is predicted to start too late and may be refused needlessly. Who
+//! comes later and overtakes *it* is not foreseen: a lower tier is promised too much while a higher
+//! one keeps coming.
+//!
 //! What it buys under overload: no time is spent on answers that nobody waits for any more, so that
 //! those who are taken can still succeed.
 

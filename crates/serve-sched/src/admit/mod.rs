@@ -95,6 +95,8 @@ pub struct Load<'a> {
     /// When each running request started, the longest-running first.
     pub(crate) started: &'a [(Time, RequestId)],
     pub(crate) waiting_by_class: &'a [u32],
+    /// Requests waiting that go after the one that is asked about.
+    pub(crate) behind: u32,
 }
 
 impl<'a> Load<'a> {
@@ -110,6 +112,7 @@ impl<'a> Load<'a> {
             pace,
             started: &[],
             waiting_by_class: &[],
+            behind: 0,
         }
     }
 
@@ -117,6 +120,13 @@ impl<'a> Load<'a> {
     pub fn waiting_of(&self, class: Class) -> u32 {
         let rank = usize::from(class.rank());
         self.waiting_by_class.get(rank).copied().unwrap_or(0)
+    }
+
+    /// Requests waiting that go before the one that is asked about, as far as the order says so on
+    /// its arrival ([`Order::lane_on_arrival`](crate::order::Order::lane_on_arrival)); all that
+    /// wait, where it does not.
+    pub fn ahead(&self) -> u32 {
+        self.waiting.saturating_sub(self.behind)
     }
 
     /// Slots that waiting requests will be given as soon as the engine looks.
@@ -140,8 +150,8 @@ impl<'a> Load<'a> {
         Some(Span::from_secs_f64(f64::from(requests) / rate))
     }
 
-    /// How long a request that comes now waits until it starts, behind all that waits already;
-    /// `None` while it would have to wait and no request has ended yet.
+    /// How long a request that comes now waits until it starts, behind those that are
+    /// [`ahead`](Self::ahead); `None` while it would have to wait and no request has ended yet.
     ///
     /// A slot ends a request every `service time`, counted from when its present one started. So
     /// with `k` requests queued ahead on `n` slots,
@@ -152,12 +162,17 @@ impl<'a> Load<'a> {
     ///
     /// In a static batch all have the same left, in a continuous one each its own. The mean service
     /// time stands for every request's: lengths that vary widely make it a guess about the mean.
+    ///
+    /// In tiers a request waits for its own class and those above it. Under every other order it is
+    /// taken to go last, as in first come, first served: one that will overtake others, because it
+    /// is due sooner, shorter or of a tenant that has had less, is predicted to start too late. Who
+    /// comes afterwards and overtakes *it* is not foreseen.
     pub fn time_to_start(&self) -> Option<Span> {
         let free = self.slots_free();
-        if self.waiting < free {
+        if self.ahead() < free {
             return Some(Span::ZERO);
         }
-        let (ahead, slots) = (self.waiting - free, self.slots.max(1));
+        let (ahead, slots) = (self.ahead() - free, self.slots.max(1));
         let service = self.pace.service_time()?;
         let rounds = service * u64::from(ahead / slots);
         Some(rounds + self.left_of_running((ahead % slots) as usize, service))

@@ -27,6 +27,10 @@ impl Line {
         self.items.is_empty()
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.items.len()
+    }
+
     /// The slot that is next.
     pub(super) fn first(&self) -> Option<usize> {
         self.items.first().map(|item| item.slot as usize)

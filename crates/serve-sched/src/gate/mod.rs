@@ -8,6 +8,7 @@
 
 mod line;
 mod queue;
+mod started;
 
 use std::sync::Arc;
 
@@ -15,9 +16,10 @@ use serve_core::{Class, Limit, Refusal, Request, RequestId, Span, Time};
 
 use crate::admit::{Admit, Load};
 use crate::journal::{Decision, Journal, Sink};
-use crate::order::{Order, Served, Waiting};
+use crate::order::{Lanes, Order, Served, Waiting};
 use crate::pace::Pace;
 use queue::{Due, Entry, Queue};
+use started::Started;
 
 /// Admission policies, an order and the requests that wait.
 ///
@@ -44,8 +46,7 @@ pub struct Gate {
     queue: Queue,
     by_class: Vec<u32>,
     prompt_tokens: u64,
-    /// When each running request was taken, the longest-running first.
-    started: Vec<(Time, RequestId)>,
+    started: Started,
     slots: u32,
     joinable: bool,
     sequence: u64,
@@ -77,7 +78,7 @@ impl Gate {
             queue,
             by_class: Vec::new(),
             prompt_tokens: 0,
-            started: Vec::new(),
+            started: Started::default(),
             slots,
             joinable: true,
             sequence: 0,
@@ -95,8 +96,10 @@ impl Gate {
     /// or an admission policy refuses. Nothing of the request is kept.
     pub fn submit(&mut self, now: Time, request: Arc<Request>) -> Result<(), Refusal> {
         self.check(now, &request)?;
+        let behind = self.behind(now, &request);
         for index in 0..self.admit.len() {
             let (policies, load) = self.policies_and_load(now);
+            let load = Load { behind, ..load };
             let policy = &mut policies[index];
             if let Err(refusal) = policy.admit(&request, &load) {
                 let by = policy.name();
@@ -104,6 +107,7 @@ impl Gate {
             }
         }
         let (policies, load) = self.policies_and_load(now);
+        let load = Load { behind, ..load };
         for policy in policies {
             policy.admitted(&request, &load);
         }
@@ -130,7 +134,7 @@ impl Gate {
     pub fn take(&mut self, now: Time) -> Option<Taken> {
         let slot = self.queue.head(&*self.order, now)?;
         let entry = self.remove(now, slot, true);
-        self.started.push((now, entry.request.id()));
+        self.started.push(now, entry.request.id());
         Some(Taken {
             request: entry.request,
             sequence: entry.sequence,
@@ -142,7 +146,7 @@ impl Gate {
     /// Lets a running request wait again, in the place that it had, ahead of all that arrived after
     /// it and rank the same. It has been admitted, so no admission policy is asked.
     pub fn put_back(&mut self, now: Time, taken: Taken) {
-        self.forget_start(taken.request.id());
+        self.started.remove(taken.request.id(), None);
         let Taken {
             request,
             sequence,
@@ -154,7 +158,8 @@ impl Gate {
 
     /// A running request has ended. `took` is the time from its start, if it ended by itself.
     pub fn ended(&mut self, now: Time, request: &Request, took: Option<Span>) {
-        self.forget_start(request.id());
+        self.started
+            .remove(request.id(), took.map(|took| now - took));
         self.order.ended(request);
         let Some(took) = took else { return };
         self.pace.served(took);
@@ -166,7 +171,7 @@ impl Gate {
 
     /// A running request has been stopped, to be put back when the caller is ready.
     pub(crate) fn stopped(&mut self, id: RequestId) {
-        self.forget_start(id);
+        self.started.remove(id, None);
     }
 
     /// A request that had started, was put back and has been called off since.
@@ -242,7 +247,7 @@ impl Gate {
         self.queue.oldest_since()
     }
 
-    /// What admission policies are shown.
+    /// What admission policies are shown, as if by a request that goes after all that wait.
     pub fn load(&self, now: Time) -> Load<'_> {
         Load {
             now,
@@ -252,8 +257,9 @@ impl Gate {
             slots: self.slots,
             joinable: self.joinable,
             pace: &self.pace,
-            started: &self.started,
+            started: self.started.as_slice(),
             waiting_by_class: &self.by_class,
+            behind: 0,
         }
     }
 
@@ -289,7 +295,7 @@ impl Gate {
 
     /// Whether the head can change without an arrival, a start or a timeout.
     pub(crate) fn head_is_stable(&self) -> bool {
-        self.order.lanes() == crate::order::Lanes::Numbered
+        self.order.lanes() == Lanes::Numbered
     }
 
     /// Records a refusal and hands it back.
@@ -337,10 +343,18 @@ impl Gate {
             slots: self.slots,
             joinable: self.joinable,
             pace: &self.pace,
-            started: &self.started,
+            started: self.started.as_slice(),
             waiting_by_class: &self.by_class,
+            behind: 0,
         };
         (&mut self.admit, load)
+    }
+
+    /// How many of those that wait would go after a request that comes now.
+    fn behind(&self, now: Time, request: &Request) -> u32 {
+        let lane = self.order.lane_on_arrival(request, now);
+        lane.filter(|_| self.order.lanes() == Lanes::Numbered)
+            .map_or(0, |lane| self.queue.len_after(lane))
     }
 
     fn enter(&mut self, now: Time, entry: Entry) {
@@ -361,12 +375,6 @@ impl Gate {
         let entry = self.queue.remove(slot);
         self.order.left(&entry.view(), started, now);
         entry
-    }
-
-    fn forget_start(&mut self, id: RequestId) {
-        if let Some(index) = self.started.iter().position(|&(_, started)| started == id) {
-            self.started.remove(index);
-        }
     }
 
     fn place_again(&mut self, now: Time, slot: usize) {

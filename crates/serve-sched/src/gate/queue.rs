@@ -171,6 +171,13 @@ impl Queue {
         }
     }
 
+    /// How many wait in lanes that go after `lane`, where lanes go by number. O(lanes).
+    pub(super) fn len_after(&self, lane: u32) -> u32 {
+        let after = self.lanes.iter().rev();
+        let after = after.take_while(|&(&other, _)| other > lane);
+        after.map(|(_, entry)| entry.line.len() as u32).sum()
+    }
+
     /// What is due at `now`, one thing at a time; places before deadlines.
     pub(super) fn due(&self, now: Time) -> Option<Due> {
         let (&(at, is_deadline, _), &slot) = self.timers.first_key_value()?;

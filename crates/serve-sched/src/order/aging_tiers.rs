@@ -20,7 +20,7 @@
 //! do would all age and keep the highest one waiting without a bound. Under sustained overload the
 //! order tends to first come, first served, which is the price of a bound for everybody.
 
-use serve_core::{Span, Time};
+use serve_core::{Request, Span, Time};
 
 use super::{Order, Place, Waiting};
 
@@ -58,7 +58,7 @@ impl Order for AgingTiers {
 
     fn place(&mut self, waiting: &Waiting<'_>, now: Time) -> Place {
         let arrival = waiting.request.arrival();
-        let tier = Place::in_lane(1 + u32::from(waiting.request.class().rank()));
+        let tier = Place::in_lane(tier(waiting.request));
         if self.age_after.is_zero() {
             return tier;
         }
@@ -72,11 +72,23 @@ impl Order for AgingTiers {
             again: None,
         }
     }
+
+    fn lane_on_arrival(&self, request: &Request, now: Time) -> Option<u32> {
+        let aged = !self.age_after.is_zero() && now >= request.arrival() + self.age_after;
+        Some(match aged {
+            true => STARVING,
+            false => tier(request),
+        })
+    }
+}
+
+fn tier(request: &Request) -> u32 {
+    1 + u32::from(request.class().rank())
 }
 
 #[cfg(test)]
 mod tests {
-    use serve_core::{Class, Request, RequestId, TokenId};
+    use serve_core::{Class, RequestId, TokenId};
 
     use super::*;
 
@@ -90,7 +102,10 @@ mod tests {
             since: Time::from_millis(now_ms),
             preemptions: 0,
         };
-        order.place(&waiting, Time::from_millis(now_ms))
+        let now = Time::from_millis(now_ms);
+        let place = order.place(&waiting, now);
+        assert_eq!(order.lane_on_arrival(&request, now), Some(place.lane));
+        place
     }
 
     #[test]

@@ -8,8 +8,9 @@
 //! Optimal on one server when all deadlines can be met: if any order meets those of requests that are
 //! all there, this one does (Jackson, 1955). Overloaded, it is among the worst: it spends its time on
 //! whoever is about to be late anyway. Put
-//! [`DeadlinePrediction`](crate::admit::DeadlinePrediction) in front of it. There is no wait bound
-//! for requests without a deadline.
+//! [`DeadlinePrediction`](crate::admit::DeadlinePrediction) in front of it where overload is to be
+//! expected; below capacity that refuses a few whose deadline would have been met, as it takes a
+//! newcomer to go last. There is no wait bound for requests without a deadline.
 
 use serve_core::Time;
 

@@ -94,6 +94,15 @@ pub trait Order: Send {
         u64::from(lane)
     }
 
+    /// The lane that a request will stand in if it is taken at `now`, where that tells who goes
+    /// before it: all in lanes of lower numbers, and all in its own. Admission predicts its wait
+    /// from them; `None`, the default, is everybody. For [`Lanes::Numbered`]; such an arrival costs
+    /// O(lanes).
+    fn lane_on_arrival(&self, request: &Request, now: Time) -> Option<u32> {
+        let _ = (request, now);
+        None
+    }
+
     /// A request begins to wait, or waits again after a preemption; told before it is placed.
     fn arrived(&mut self, waiting: &Waiting<'_>, now: Time) {
         let _ = (waiting, now);

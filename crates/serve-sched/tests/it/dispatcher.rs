@@ -13,6 +13,8 @@ use serve_sched::admit::{Admit, ConcurrencyLimit, QueueCap};
 use serve_sched::order::{FairTenants, Fifo};
 use serve_sched::{Concurrency, Dispatcher, Gradient, GradientSettings, Outcome};
 
+use crate::quoted::quoted;
+
 fn request(id: u64, at: Time) -> Request {
     Request::new(RequestId::new(id), at, vec![TokenId::new(1); 4], 10).unwrap()
 }
@@ -402,13 +404,23 @@ fn an_adaptive_limit_keeps_the_engine_busy_and_its_own_queue_short() {
     let cap = || vec![Box::new(QueueCap::new(200)) as Box<dyn Admit>];
     let (rate, all) = overload(cap(), Concurrency::Fixed(1_000), slots, 10_000);
     assert!(rate > 0.97 * capacity && all > 1.0, "{rate} {all}");
-    let (rate, few) = overload(cap(), Concurrency::Fixed(4), slots, 10_000);
-    assert!(rate < 0.55 * capacity && few < 0.11, "{rate} {few}");
+    let (half, few) = overload(cap(), Concurrency::Fixed(4), slots, 10_000);
+    assert!(half < 0.55 * capacity && few < 0.11, "{half} {few}");
 
     let adaptive = Concurrency::Adaptive(Gradient::default());
     let (rate, adapted) = overload(cap(), adaptive, slots, 10_000);
     assert!(rate > 0.95 * capacity, "{rate} of {capacity}");
     assert!(adapted < 0.25, "{adapted} s in an engine that needs 0.1");
+    let said = format!(
+        "{rate:.1} requests a second of {capacity:.0}, and {adapted:.2} s spent in the engine by \
+         each"
+    );
+    quoted("adaptive-concurrency", &said);
+    let said = format!(
+        "it holds each for {all:.1} s; given four at a time it does {:.0}% of its work",
+        100.0 * half / capacity,
+    );
+    quoted("adaptive-concurrency", &said);
 }
 
 #[test]

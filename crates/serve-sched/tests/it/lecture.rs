@@ -10,6 +10,7 @@ use serve_sched::{
 };
 
 use crate::policies::{Spec, device, run};
+use crate::quoted::quoted;
 
 fn request(id: u64, arrival: Time) -> Request {
     Request::new(RequestId::new(id), arrival, [TokenId::new(1)], 10).unwrap()
@@ -44,6 +45,8 @@ fn eight_slots_and_sixteen_places_take_twenty_four_of_sixty_four() {
     let report = burst(16, None);
     let counters = report.stats.counters;
     assert_eq!((counters.finished, counters.refused), (24, 40));
+    let said = format!("16 places are taken as {}", counters.finished);
+    quoted("queue-cap", &said);
     let ends: Vec<u64> = finished_rows(&report)
         .iter()
         .map(|row| row.end.as_nanos() / 1_000_000)
@@ -161,6 +164,12 @@ fn one_retry_makes_120_attempts_of_100_originals_and_not_124() {
         ..one_retry
     };
     assert_eq!(attempts(unlimited), 124, "the control");
+    let said = format!(
+        "{} attempts, and not the {}",
+        attempts(one_retry),
+        attempts(unlimited)
+    );
+    quoted("retry-budget", &said);
     let shared = RetrySettings {
         retries_percent: 20,
         ..unlimited

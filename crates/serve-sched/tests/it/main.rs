@@ -13,6 +13,7 @@ mod model;
 mod outside;
 mod policies;
 mod queueing;
+mod quoted;
 mod simulation;
 mod support;
 mod trace;

@@ -8,6 +8,7 @@ use serve_sched::order::{AgingTiers, Fifo, Order, Place, ResponseRatio, StrictTi
 use serve_sched::sim::{Poisson, Report, Row};
 
 use super::{Spec, device, run, serial};
+use crate::quoted::quoted;
 
 /// Requests of three classes at about one and a half times what a serial server can do.
 fn overload() -> impl Strategy<Value = Vec<Spec>> {
@@ -143,6 +144,13 @@ fn a_steady_higher_class_starves_a_lower_one_only_without_aging() {
     let aging = wait_of_the_lower_class(AgingTiers::new(Span::from_secs(2)));
     let bound = Span::from_secs(2) + Span::from_millis(2 * 50);
     assert!(aging <= bound, "{aging}");
+    let said = format!(
+        "waited {:.0} s, that is until the load ended; with [aging](aging-tiers.md) it waited \
+         {:.2} s",
+        strict.as_secs_f64(),
+        aging.as_secs_f64(),
+    );
+    quoted("strict-tiers", &said);
 }
 
 /// The control of the response ratio: shortest first, without any aging.
@@ -194,4 +202,12 @@ fn the_response_ratio_lies_between_first_come_and_shortest_first() {
     let longest = |report: &Report| report.rows.iter().filter_map(Row::waited).max();
     assert!(mean(&shortest) < mean(&ratio) && mean(&ratio) < 0.8 * mean(&fifo));
     assert!(longest(&ratio) < longest(&shortest));
+    let said = format!(
+        "the mean response was {:.3} s, against {:.3} s first come, first served, and {:.3} s \
+         shortest first",
+        mean(&ratio),
+        mean(&fifo),
+        mean(&shortest),
+    );
+    quoted("response-ratio", &said);
 }

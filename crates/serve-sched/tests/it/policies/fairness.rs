@@ -14,6 +14,7 @@ use serve_sched::sim::{Arrivals, Simulation};
 use serve_sched::{Policies, Scheduler};
 
 use super::{Spec, device, requests};
+use crate::quoted::{count, quoted};
 
 const INPUT_WEIGHT: u32 = 1;
 const OUTPUT_WEIGHT: u32 = 2;
@@ -165,6 +166,12 @@ fn the_gap_does_not_grow_with_time() {
     let fifo = gap(device(4, 10), Fifo, &specs, [1, 1]);
     assert!(fair <= bound, "{fair} of {bound}");
     assert!(fifo > 10.0 * bound, "{fifo} of {bound}");
+    let (bound, fifo) = (count(bound), count(fifo));
+    let said = format!(
+        "the gap was {fair} weighted tokens of {bound} allowed; first come, first served let it \
+         grow to {fifo}"
+    );
+    quoted("fair-tenants", &said);
 }
 
 /// A tenant that was away comes back as an equal. With credit for its absence it would have the
