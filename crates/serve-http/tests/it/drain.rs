@@ -168,3 +168,32 @@ async fn a_panic_on_the_inference_thread_ends_readiness_and_answers_everybody() 
     assert_eq!(answer.status, 503);
     assert_eq!(answer.json()["error"]["code"], "engine_stopped");
 }
+
+#[tokio::test]
+async fn a_step_that_does_not_end_is_a_stalled_server_until_it_ends() {
+    let (script, gate) = Script::saying("abc").gated();
+    gate.send(Word::Run).unwrap();
+    gate.send(Word::Run).unwrap();
+    let settings = Settings {
+        stalled_after: Duration::from_millis(5),
+        ..Settings::default()
+    };
+    let server = serving(script, settings).await;
+    assert_eq!(server.get("/health/ready").await.status, 200);
+    let asked = server.clone();
+    let asked = tokio::spawn(async move { asked.post(COMPLETION, json!({"prompt": "x"})).await });
+    loop {
+        let ready = server.get("/health/ready").await;
+        if ready.status == 503 {
+            assert_eq!(ready.body, r#"{"status":"stalled"}"#);
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+    let live = server.get("/health/live").await;
+    assert_eq!(live.status, 200, "it may yet come back");
+    drop(gate);
+    assert_eq!(asked.await.unwrap().status, 200);
+    server.settled().await;
+    assert_eq!(server.get("/health/ready").await.status, 200);
+}

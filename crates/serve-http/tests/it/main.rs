@@ -17,6 +17,7 @@ mod golden;
 #[cfg(feature = "model")]
 mod hub;
 mod process;
+mod refusals;
 mod settings;
 mod support;
 mod tenants;

@@ -1,0 +1,422 @@
+//! Every refusal in one table: status, type, code and header; and the documentation has the same
+//! table.
+
+use std::collections::BTreeSet;
+use std::num::NonZeroU64;
+
+use axum::response::IntoResponse;
+use serde_json::{Value, json};
+use serve_core::{
+    CancelReason, Class, InvalidRequest, InvalidSampling, Limit, Refusal, Span, TenantId,
+};
+use serve_http::error::Problem;
+use serve_http::lifecycle::State;
+use serve_http::{CapacityStatus, Loaded, Service, Settings};
+use serve_sched::Policies;
+use serve_sched::admit::{Cost, Quota, TokenBucket};
+
+use crate::support::{Script, Server, loaded};
+
+const OPERATIONS: &str = include_str!("../../../../docs/operations.md");
+
+const INVALID: &str = "invalid_request_error";
+const SERVER: &str = "server_error";
+
+/// What is refused, and the status, type and code that it has. The header goes with the limit.
+fn table() -> Vec<(Problem, u16, &'static str, &'static str)> {
+    let text = || "x".to_owned();
+    let later = |limit| {
+        Problem::Refused(Refusal::Later {
+            limit,
+            retry_after: Some(Span::from_millis(1_200)),
+        })
+    };
+    let never = |limit| Problem::Refused(Refusal::Never { limit });
+    let span = Span::from_secs(1);
+    let late = Limit::Deadline {
+        predicted: span,
+        left: Span::ZERO,
+    };
+    let (param, accepted, given) = (text(), text(), text());
+    let value = Problem::Value {
+        param: text(),
+        accepted: text(),
+        given: text(),
+    };
+    let tenant = TenantId::new(1);
+    let class = Class::new(1);
+    vec![
+        (
+            Problem::Syntax {
+                cause: text(),
+                line: 1,
+                column: 1,
+            },
+            400,
+            INVALID,
+            "invalid_json",
+        ),
+        (Problem::Body, 400, INVALID, "incomplete_body"),
+        (
+            Problem::Type {
+                param,
+                accepted,
+                given,
+            },
+            400,
+            INVALID,
+            "invalid_type",
+        ),
+        (value, 400, INVALID, "invalid_value"),
+        (
+            Problem::Sampling(InvalidSampling::Temperature(-1.0)),
+            400,
+            INVALID,
+            "invalid_value",
+        ),
+        (
+            Problem::Request(InvalidRequest::EmptyPrompt),
+            400,
+            INVALID,
+            "invalid_value",
+        ),
+        (
+            Problem::Missing {
+                param: text(),
+                accepted: "x",
+            },
+            400,
+            INVALID,
+            "missing_required_parameter",
+        ),
+        (
+            Problem::Unsupported {
+                param: text(),
+                accepted: "x",
+            },
+            400,
+            INVALID,
+            "unsupported_parameter",
+        ),
+        (
+            Problem::UnknownParameter { param: text() },
+            400,
+            INVALID,
+            "unknown_parameter",
+        ),
+        (
+            Problem::Conflict {
+                param: "x",
+                other: "y",
+                cause: "z",
+            },
+            400,
+            INVALID,
+            "conflicting_parameters",
+        ),
+        (
+            Problem::Encoding {
+                param: "x",
+                cause: text(),
+            },
+            400,
+            INVALID,
+            "invalid_text",
+        ),
+        (
+            Problem::ContextLength {
+                param: "x",
+                prompt: 1,
+                output: 1,
+                max: 1,
+            },
+            400,
+            INVALID,
+            "context_length_exceeded",
+        ),
+        (
+            never(Limit::Context { needed: 2, max: 1 }),
+            400,
+            INVALID,
+            "context_length_exceeded",
+        ),
+        (
+            never(Limit::KvBlocks { needed: 2, max: 1 }),
+            400,
+            INVALID,
+            "kv_capacity_exceeded",
+        ),
+        (
+            never(Limit::RateBurst { cost: 2, max: 1 }),
+            400,
+            INVALID,
+            "rate_burst_exceeded",
+        ),
+        (never(Limit::DuplicateId), 400, INVALID, "never_served"),
+        (
+            Problem::Cancelled(CancelReason::Client),
+            400,
+            INVALID,
+            "cancelled",
+        ),
+        (
+            Problem::SlowReader { buffered: 1 },
+            400,
+            INVALID,
+            "slow_reader",
+        ),
+        (Problem::Unauthorized("x"), 401, INVALID, "invalid_api_key"),
+        (
+            Problem::ClassForbidden {
+                param: "x",
+                asked: text(),
+                highest: text(),
+            },
+            403,
+            INVALID,
+            "class_forbidden",
+        ),
+        (
+            Problem::NotFound {
+                method: text(),
+                path: text(),
+            },
+            404,
+            INVALID,
+            "not_found",
+        ),
+        (
+            Problem::ModelNotFound {
+                asked: text(),
+                served: text(),
+            },
+            404,
+            INVALID,
+            "model_not_found",
+        ),
+        (
+            Problem::RequestNotFound { id: text() },
+            404,
+            INVALID,
+            "request_not_found",
+        ),
+        (
+            Problem::MethodNotAllowed {
+                method: text(),
+                path: text(),
+            },
+            405,
+            INVALID,
+            "method_not_allowed",
+        ),
+        (Problem::TooLarge { max: 1 }, 413, INVALID, "body_too_large"),
+        (
+            Problem::MediaType { given: text() },
+            415,
+            INVALID,
+            "unsupported_media_type",
+        ),
+        (
+            later(Limit::TenantRate { tenant }),
+            429,
+            "rate_limit_error",
+            "rate_limit_exceeded",
+        ),
+        (
+            Problem::Backend { cause: text() },
+            500,
+            SERVER,
+            "backend_error",
+        ),
+        (
+            later(Limit::QueueDepth { waiting: 1, max: 1 }),
+            503,
+            SERVER,
+            "overloaded",
+        ),
+        (
+            later(Limit::ClassQueueDepth {
+                class,
+                waiting: 1,
+                max: 1,
+            }),
+            503,
+            SERVER,
+            "overloaded",
+        ),
+        (
+            later(Limit::LatencyBudget {
+                predicted: span,
+                target: span,
+            }),
+            503,
+            SERVER,
+            "overloaded",
+        ),
+        (
+            later(Limit::TokenBacklog { tokens: 2, max: 1 }),
+            503,
+            SERVER,
+            "overloaded",
+        ),
+        (
+            later(Limit::Concurrency {
+                in_flight: 1,
+                max: 1,
+            }),
+            503,
+            SERVER,
+            "overloaded",
+        ),
+        (
+            later(Limit::GlobalRate),
+            503,
+            SERVER,
+            "server_rate_exceeded",
+        ),
+        (later(late), 503, SERVER, "deadline_unreachable"),
+        (Problem::NotReady(State::Loading), 503, SERVER, "not_ready"),
+        (Problem::NotReady(State::Warming), 503, SERVER, "not_ready"),
+        (
+            Problem::NotReady(State::Draining),
+            503,
+            SERVER,
+            "shutting_down",
+        ),
+        (
+            Problem::NotReady(State::Stopped),
+            503,
+            SERVER,
+            "shutting_down",
+        ),
+        (
+            Problem::Refused(Refusal::Later {
+                limit: Limit::Draining,
+                retry_after: None,
+            }),
+            503,
+            SERVER,
+            "shutting_down",
+        ),
+        (
+            Problem::Cancelled(CancelReason::Drain),
+            503,
+            SERVER,
+            "shutting_down",
+        ),
+        (
+            Problem::NotReady(State::Failed),
+            503,
+            SERVER,
+            "engine_stopped",
+        ),
+        (Problem::EngineStopped, 503, SERVER, "engine_stopped"),
+        (never(late), 504, SERVER, "deadline_exceeded"),
+        (
+            Problem::Cancelled(CancelReason::Deadline),
+            504,
+            SERVER,
+            "deadline_exceeded",
+        ),
+    ]
+}
+
+/// The row of the documentation: status, type, code, header.
+fn documented() -> BTreeSet<[String; 4]> {
+    let cells = |line: &str| {
+        let mut cells = line
+            .trim_matches('|')
+            .split('|')
+            .map(|cell| cell.trim().replace('`', ""));
+        let mut next = || cells.next().unwrap_or_default();
+        [next(), next(), next(), next()]
+    };
+    let is_refusal = |line: &&str| line.starts_with("| 4") || line.starts_with("| 5");
+    let rows = OPERATIONS.lines().filter(is_refusal).map(cells);
+    // The other table that begins so has exit codes.
+    rows.filter(|[status, ..]| status.len() == 3).collect()
+}
+
+#[tokio::test]
+async fn every_refusal_has_its_status_type_code_and_header_and_is_documented() {
+    let mut seen = BTreeSet::new();
+    for (problem, status, family, code) in table() {
+        let message = problem.to_string();
+        let response = problem.into_response();
+        assert_eq!(response.status(), status, "{message}");
+        let headers = response.headers();
+        let retry_after = headers
+            .get("retry-after")
+            .map(|value| value.to_str().unwrap());
+        let authenticate = headers
+            .get("www-authenticate")
+            .map(|value| value.to_str().unwrap());
+        let header = match (retry_after, authenticate) {
+            // Rounded up: a client that comes a moment too early is refused again.
+            (Some("2"), None) => "Retry-After",
+            (None, Some("Bearer")) => "WWW-Authenticate",
+            (None, None) => "",
+            other => panic!("{message}: {other:?}"),
+        };
+        let bytes = axum::body::to_bytes(response.into_body(), usize::MAX)
+            .await
+            .unwrap();
+        let body: Value = serde_json::from_slice(&bytes).unwrap();
+        let keys: Vec<&String> = body["error"].as_object().unwrap().keys().collect();
+        assert_eq!(keys, ["message", "type", "param", "code"], "{message}");
+        assert_eq!(body["error"]["message"], message);
+        assert_eq!(body["error"]["type"], family, "{message}");
+        assert_eq!(body["error"]["code"], code, "{message}");
+        seen.insert([
+            status.to_string(),
+            family.to_owned(),
+            code.to_owned(),
+            header.to_owned(),
+        ]);
+    }
+    assert_eq!(documented(), seen, "docs/operations.md has another table");
+}
+
+#[tokio::test]
+async fn the_settings_choose_the_status_of_what_is_refused_for_capacity() {
+    let statuses = [
+        (CapacityStatus::Unavailable, 503),
+        (CapacityStatus::TooManyRequests, 429),
+    ];
+    for (capacity_status, expected) in statuses {
+        let (one, two) = (NonZeroU64::MIN, NonZeroU64::MIN.saturating_add(1));
+        // The warm-up and one more.
+        let hourly = Quota::new(one, Span::from_secs(3_600), two);
+        let service = Service::new(Settings {
+            capacity_status,
+            ..Settings::default()
+        });
+        let policies = Policies {
+            admit: vec![Box::new(TokenBucket::global(hourly, Cost::Request))],
+            ..Policies::default()
+        };
+        let loaded = Loaded {
+            policies,
+            ..loaded(Script::saying("a"))
+        };
+        service.launch(loaded).await.unwrap();
+        let server = Server::over(service);
+        let body = json!({"prompt": "x"});
+        assert_eq!(
+            server.post("/v1/completions", body.clone()).await.status,
+            200
+        );
+        let refused = server.post("/v1/completions", body.clone()).await;
+        assert_eq!(refused.status, expected);
+        assert_eq!(refused.json()["error"]["code"], "server_rate_exceeded");
+        let seconds: u64 = refused.headers["retry-after"]
+            .to_str()
+            .unwrap()
+            .parse()
+            .unwrap();
+        assert!((3_000..=3_600).contains(&seconds), "{seconds}");
+        server.service.drain().await;
+        let refused = server.post("/v1/completions", body).await;
+        assert_eq!(refused.status, 503, "going away is no lack of capacity");
+    }
+}
