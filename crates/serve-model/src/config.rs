@@ -4,13 +4,20 @@
 //! the newer one (`rope_parameters`, `dtype`, `rope_type`). A feature that the decoder does not have
 //! is refused by name; nothing that would change the output is ignored.
 
+mod keys;
+mod rope_keys;
+mod supported;
+
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 use thiserror::Error;
 
-use crate::rope::{Rope, RopeScaling};
+use crate::rope::Rope;
+use keys::Keys;
+use rope_keys::{rope_scaling, rope_theta};
+use supported::{architecture, refuse_unsupported};
 
 /// The decoder families that are supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -260,199 +267,6 @@ impl ModelConfig {
     }
 }
 
-/// Typed access to the keys of a JSON object, with errors that name the key.
-#[derive(Clone, Copy)]
-struct Keys<'a>(&'a Map<String, Value>);
-
-impl<'a> Keys<'a> {
-    /// The value, where it is there and not null.
-    fn get(self, key: &str) -> Option<&'a Value> {
-        self.0.get(key).filter(|value| !value.is_null())
-    }
-
-    fn wrong<T>(
-        key: &'static str,
-        accepted: &'static str,
-        found: &Value,
-    ) -> Result<T, ConfigError> {
-        Err(ConfigError::Value {
-            key,
-            accepted,
-            found: found.to_string(),
-        })
-    }
-
-    fn optional_size(self, key: &'static str) -> Result<Option<usize>, ConfigError> {
-        // Products of three sizes then still fit in 64 bits.
-        const MAX: u64 = 1 << 21;
-        let Some(value) = self.get(key) else {
-            return Ok(None);
-        };
-        match value.as_u64() {
-            Some(size) if (1..=MAX).contains(&size) => Ok(Some(size as usize)),
-            _ => Self::wrong(key, "a whole number from 1 to 2097152", value),
-        }
-    }
-
-    fn size(self, key: &'static str) -> Result<usize, ConfigError> {
-        self.optional_size(key)?.ok_or(ConfigError::Missing { key })
-    }
-
-    fn number(self, key: &'static str) -> Result<Option<f64>, ConfigError> {
-        let Some(value) = self.get(key) else {
-            return Ok(None);
-        };
-        match value.as_f64() {
-            Some(number) => Ok(Some(number)),
-            None => Self::wrong(key, "a number", value),
-        }
-    }
-
-    fn positive(self, key: &'static str) -> Result<Option<f64>, ConfigError> {
-        match self.number(key)? {
-            Some(number) if number > 0.0 => Ok(Some(number)),
-            None => Ok(None),
-            Some(number) => Self::wrong(key, "a positive number", &Value::from(number)),
-        }
-    }
-
-    fn flag(self, key: &'static str) -> Result<Option<bool>, ConfigError> {
-        let Some(value) = self.get(key) else {
-            return Ok(None);
-        };
-        match value.as_bool() {
-            Some(flag) => Ok(Some(flag)),
-            None => Self::wrong(key, "true or false", value),
-        }
-    }
-
-    fn object(self, key: &'static str) -> Result<Option<Keys<'a>>, ConfigError> {
-        let Some(value) = self.get(key) else {
-            return Ok(None);
-        };
-        match value.as_object() {
-            Some(map) => Ok(Some(Keys(map))),
-            None => Self::wrong(key, "an object", value),
-        }
-    }
-}
-
-fn architecture(keys: Keys<'_>) -> Result<Architecture, ConfigError> {
-    let unsupported = |found: &str| ConfigError::Unsupported {
-        feature: "architecture",
-        found: found.to_owned(),
-        accepted: Architecture::ACCEPTED,
-    };
-    let by_class = match keys.get("architectures").and_then(|list| list.get(0)) {
-        Some(name) => {
-            let name = name.as_str().unwrap_or_default();
-            let known = Architecture::ALL.into_iter().find(|a| a.name() == name);
-            Some(known.ok_or_else(|| unsupported(name))?)
-        }
-        None => None,
-    };
-    let by_type = match keys.get("model_type") {
-        Some(name) => {
-            let name = name.as_str().unwrap_or_default();
-            let known = Architecture::ALL
-                .into_iter()
-                .find(|a| a.model_type() == name);
-            Some(known.ok_or_else(|| unsupported(name))?)
-        }
-        None => None,
-    };
-    match (by_class, by_type) {
-        (Some(class), Some(model_type)) if class != model_type => Err(ConfigError::Shape {
-            what: format!(
-                "architectures says {class} and model_type says {}",
-                model_type.model_type()
-            ),
-        }),
-        (Some(architecture), _) | (None, Some(architecture)) => Ok(architecture),
-        (None, None) => Err(ConfigError::Missing {
-            key: "architectures",
-        }),
-    }
-}
-
-fn refuse_unsupported(keys: Keys<'_>, architecture: Architecture) -> Result<(), ConfigError> {
-    let refuse = |feature, found: String, accepted| {
-        Err(ConfigError::Unsupported {
-            feature,
-            found,
-            accepted,
-        })
-    };
-    match keys.get("hidden_act") {
-        None => {}
-        Some(Value::String(act)) if act == "silu" || act == "swish" => {}
-        Some(act) => return refuse("hidden_act", act.to_string(), "\"silu\""),
-    }
-    for key in ["num_experts", "num_local_experts", "n_routed_experts"] {
-        if let Some(experts) = keys.get(key) {
-            return refuse(
-                "mixture of experts:",
-                format!("{key} {experts}"),
-                "dense models",
-            );
-        }
-    }
-    if let Some(quantization) = keys.get("quantization_config") {
-        let method = quantization.get("quant_method").unwrap_or(quantization);
-        return refuse(
-            "quantization_config",
-            method.to_string(),
-            "weights in bf16, f16 or f32",
-        );
-    }
-    let rope = keys.object("rope_parameters")?;
-    for keys in [Some(keys), rope].into_iter().flatten() {
-        match keys.number("partial_rotary_factor")? {
-            None | Some(1.0) => {}
-            Some(factor) => return refuse("partial_rotary_factor", factor.to_string(), "1"),
-        }
-    }
-    refuse_sliding_window(keys, architecture)
-}
-
-/// A window is in effect for layers from `max_window_layers` on, if `use_sliding_window` is set, or
-/// for those that `layer_types` names.
-fn refuse_sliding_window(keys: Keys<'_>, architecture: Architecture) -> Result<(), ConfigError> {
-    const ACCEPTED: &str = "full attention in every layer";
-    let refuse = |feature, found: String| {
-        Err(ConfigError::Unsupported {
-            feature,
-            found,
-            accepted: ACCEPTED,
-        })
-    };
-    if let Some(kinds) = keys.get("layer_types") {
-        let other = |kind: &&Value| kind.as_str() != Some("full_attention");
-        return match kinds.as_array() {
-            None => Keys::wrong("layer_types", "a list", kinds),
-            Some(kinds) => match kinds.iter().find(other) {
-                Some(kind) => refuse("layer_types", kind.to_string()),
-                None => Ok(()),
-            },
-        };
-    }
-    let Some(window) = keys.get("sliding_window") else {
-        return Ok(());
-    };
-    if architecture == Architecture::Llama {
-        return refuse("sliding_window", window.to_string());
-    }
-    let layers = keys.size("num_hidden_layers")?;
-    let full_layers = keys
-        .get("max_window_layers")
-        .and_then(Value::as_u64)
-        .unwrap_or(28);
-    if keys.flag("use_sliding_window")?.unwrap_or(false) && full_layers < layers as u64 {
-        return refuse("sliding_window", window.to_string());
-    }
-    Ok(())
-}
-
 fn head_dim(
     keys: Keys<'_>,
     architecture: Architecture,
@@ -475,67 +289,6 @@ fn head_dim(
         });
     }
     Ok(hidden_size / heads)
-}
-
-fn rope_theta(keys: Keys<'_>) -> Result<f64, ConfigError> {
-    for keys in [keys.object("rope_parameters")?, Some(keys)]
-        .into_iter()
-        .flatten()
-    {
-        if let Some(theta) = keys.positive("rope_theta")? {
-            return Ok(theta);
-        }
-    }
-    Ok(10_000.0)
-}
-
-fn rope_scaling(keys: Keys<'_>) -> Result<RopeScaling, ConfigError> {
-    // transformers lets the older key win where both are given.
-    let rope = match keys.object("rope_scaling")? {
-        Some(rope) => rope,
-        None => match keys.object("rope_parameters")? {
-            Some(rope) => rope,
-            None => return Ok(RopeScaling::None),
-        },
-    };
-    let kind = rope.get("rope_type").or_else(|| rope.get("type"));
-    let factor = rope.positive("factor")?;
-    let missing = |key| ConfigError::Missing { key };
-    let positions = keys.size("max_position_embeddings")?;
-    let original = match keys.optional_size("original_max_position_embeddings")? {
-        Some(original) => original,
-        None => rope
-            .optional_size("original_max_position_embeddings")?
-            .unwrap_or(positions),
-    };
-    match kind.map_or(Some("default"), Value::as_str) {
-        Some("default") => Ok(RopeScaling::None),
-        Some("llama3") => Ok(RopeScaling::Llama3 {
-            factor: factor.ok_or(missing("rope_scaling.factor"))?,
-            low_freq_factor: rope
-                .positive("low_freq_factor")?
-                .ok_or(missing("rope_scaling.low_freq_factor"))?,
-            high_freq_factor: rope
-                .positive("high_freq_factor")?
-                .ok_or(missing("rope_scaling.high_freq_factor"))?,
-            original_positions: original,
-        }),
-        Some("yarn") => Ok(RopeScaling::Yarn {
-            factor: factor.unwrap_or(positions as f64 / original as f64),
-            attention_factor: rope.positive("attention_factor")?,
-            mscale: rope.positive("mscale")?,
-            mscale_all_dim: rope.positive("mscale_all_dim")?,
-            beta_fast: rope.positive("beta_fast")?.unwrap_or(32.0),
-            beta_slow: rope.positive("beta_slow")?.unwrap_or(1.0),
-            truncate: rope.flag("truncate")?.unwrap_or(true),
-            original_positions: original,
-        }),
-        _ => Err(ConfigError::Unsupported {
-            feature: "rope_type",
-            found: kind.map_or_else(String::new, Value::to_string),
-            accepted: "\"default\", \"llama3\" and \"yarn\"",
-        }),
-    }
 }
 
 fn eos_tokens(keys: Keys<'_>) -> Result<Vec<u32>, ConfigError> {
