@@ -1,8 +1,9 @@
-//! Where the server is in its life, and who may know: one value, moved forward only.
+//! Where the server is in its life, and who may know: one value, moved forward but for one way back.
 //!
 //! ```text
 //! loading -> warming -> ready -> draining -> stopped
-//!                         \-> failed (the inference thread is gone)
+//!                    |    \-> failed (the inference thread is gone)
+//!                rebuilding (the engine has panicked and another one is built)
 //! ```
 
 use std::fmt;
@@ -16,6 +17,8 @@ pub enum State {
     Loading,
     /// A first request runs through the whole path.
     Warming,
+    /// The engine has panicked and another one is being built.
+    Rebuilding,
     /// Requests are taken.
     Ready,
     /// The inference thread has stopped by itself; nothing can be served any more.
@@ -32,6 +35,7 @@ impl State {
         match self {
             Self::Loading => "loading",
             Self::Warming => "warming",
+            Self::Rebuilding => "rebuilding",
             Self::Ready => "ready",
             Self::Failed => "failed",
             Self::Draining => "draining",
@@ -74,6 +78,17 @@ impl Lifecycle {
                 *state = next;
             }
             forward
+        })
+    }
+
+    /// Goes from ready to rebuilding, from where it can become ready again. Returns whether it did.
+    pub fn rebuild(&self) -> bool {
+        self.state.send_if_modified(|state| {
+            let was_ready = *state == State::Ready;
+            if was_ready {
+                *state = State::Rebuilding;
+            }
+            was_ready
         })
     }
 

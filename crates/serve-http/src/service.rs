@@ -21,7 +21,7 @@ use crate::stop::StopMatcher;
 use crate::telemetry::RequestLog;
 use crate::terms::Terms;
 use crate::text::{Text, TextError};
-use crate::worker::{Place, Worker, WorkerError};
+use crate::worker::{Place, Rebuild, Worker, WorkerError};
 
 /// A model, ready to be served.
 pub struct Loaded {
@@ -33,6 +33,8 @@ pub struct Loaded {
     pub backend: Box<dyn Backend + Send>,
     /// What decides.
     pub policies: Policies,
+    /// Makes both anew after a panic; without it a panic is the end.
+    pub rebuild: Option<Rebuild>,
 }
 
 /// Why a loaded model is not served.
@@ -102,19 +104,16 @@ impl Service {
         if !self.lifecycle.advance(State::Warming) {
             let state = self.lifecycle.state();
             return Err(match state {
-                State::Warming | State::Ready => LaunchError::Twice,
+                State::Warming | State::Rebuilding | State::Ready => LaunchError::Twice,
                 _ => LaunchError::TooLate(state),
             });
         }
-        let lifecycle = Arc::clone(&self.lifecycle);
-        let on_panic = move || {
-            lifecycle.advance(State::Failed);
-        };
         let worker = Worker::start(
             loaded.backend,
             loaded.policies,
             self.settings.queue_cap,
-            on_panic,
+            loaded.rebuild,
+            Arc::clone(&self.lifecycle),
         )?;
         let serving = Serving {
             name: loaded.name,

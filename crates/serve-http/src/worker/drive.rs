@@ -12,13 +12,13 @@ use tracing::{debug, warn};
 
 use super::clock::Clock;
 use super::inbox::{Command, Inbox};
-use super::live::{Batch, Update};
+use super::live::{Batch, Message, Update};
 use super::reading::Reading;
 
 pub(super) struct Drive {
     engine: Engine<Box<dyn Backend + Send>>,
     inbox: Arc<Inbox>,
-    batches: mpsc::Sender<Batch>,
+    messages: mpsc::Sender<Message>,
     clock: Clock,
     reading: Arc<Mutex<Reading>>,
     /// What the next batch will hold.
@@ -33,14 +33,14 @@ impl Drive {
     pub(super) fn new(
         engine: Engine<Box<dyn Backend + Send>>,
         inbox: Arc<Inbox>,
-        batches: mpsc::Sender<Batch>,
+        messages: mpsc::Sender<Message>,
         clock: Clock,
         reading: Arc<Mutex<Reading>>,
     ) -> Self {
         Self {
             engine,
             inbox,
-            batches,
+            messages,
             clock,
             reading,
             batch: Batch::new(),
@@ -125,7 +125,8 @@ impl Drive {
         if self.batch.is_empty() {
             return true;
         }
-        let sent = self.batches.blocking_send(std::mem::take(&mut self.batch));
+        let batch = std::mem::take(&mut self.batch);
+        let sent = self.messages.blocking_send(Message::Batch(batch));
         if sent.is_err() {
             debug!("nobody listens to the inference thread any more");
         }

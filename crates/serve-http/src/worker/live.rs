@@ -37,6 +37,15 @@ impl Update {
 /// All updates of one step, on their way from the inference thread.
 pub(super) type Batch = Vec<(RequestId, Update)>;
 
+/// What the inference thread says.
+#[derive(Debug)]
+pub(super) enum Message {
+    /// What happened in a step.
+    Batch(Batch),
+    /// The engine has panicked, and everything that was in it is gone.
+    EngineLost,
+}
+
 /// A place among the requests that may be in the server at once. Dropping it gives it back.
 #[derive(Debug)]
 pub struct Place(#[expect(dead_code, reason = "held for its drop")] OwnedSemaphorePermit);
@@ -91,6 +100,11 @@ impl Live {
         let mut entries = self.lock();
         for (id, update) in batch {
             let Some(entry) = entries.get(&id) else {
+                // Its client was told that the engine was lost while it lay in the inbox, and then
+                // the next engine took it.
+                if update == Update::Accepted {
+                    let _ = inbox.push(Command::Cancel(id, CancelReason::Client));
+                }
                 continue;
             };
             let last = update.is_last();
@@ -126,10 +140,13 @@ impl Live {
 pub(super) async fn fan_out(
     live: Arc<Live>,
     inbox: Arc<Inbox>,
-    mut batches: mpsc::Receiver<Batch>,
+    mut messages: mpsc::Receiver<Message>,
 ) {
-    while let Some(batch) = batches.recv().await {
-        live.deliver(batch, &inbox);
+    while let Some(message) = messages.recv().await {
+        match message {
+            Message::Batch(batch) => live.deliver(batch, &inbox),
+            Message::EngineLost => live.fail_all(),
+        }
     }
     live.fail_all();
 }

@@ -10,9 +10,9 @@ mod drive;
 mod inbox;
 mod live;
 mod reading;
+mod supervise;
 
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -21,16 +21,17 @@ use serve_core::{Backend, CancelReason, Limit, Limits, Refusal, Request, Request
 use serve_sched::{ConfigError, Engine, Policies, Scheduler, Stats};
 use thiserror::Error;
 use tokio::sync::{Semaphore, mpsc};
-use tracing::error;
 
 use crate::error::Problem;
+use crate::lifecycle::Lifecycle;
 use clock::Clock;
-use drive::Drive;
 use inbox::{Command, Inbox, Turned};
 use live::Live;
 use reading::Reading;
+use supervise::Supervisor;
 
 pub use live::{Place, Update};
+pub use supervise::Rebuild;
 
 /// Steps whose updates may be on their way to the requests' tasks at once. When the async side
 /// falls further behind than this, the inference thread waits for it.
@@ -66,9 +67,9 @@ pub enum WorkerError {
 
 impl Worker {
     /// Starts the thread. At most `queue_cap` requests are in the server beside those that the
-    /// device can run at once; 0 lets any number in. `on_panic` is called when the thread has
-    /// ended by a panic, after which nothing is taken any more. Must be called inside a tokio
-    /// runtime.
+    /// device can run at once; 0 lets any number in. After a panic `rebuild` makes another
+    /// engine, and `lifecycle` is told; without it, or when it keeps failing, nothing is taken any
+    /// more. Must be called inside a tokio runtime.
     ///
     /// # Errors
     ///
@@ -77,7 +78,8 @@ impl Worker {
         backend: Box<dyn Backend + Send>,
         policies: Policies,
         queue_cap: u32,
-        on_panic: impl FnOnce() + Send + 'static,
+        rebuild: Option<Rebuild>,
+        lifecycle: Arc<Lifecycle>,
     ) -> Result<Self, WorkerError> {
         let limits = backend.limits();
         let scheduler = Scheduler::new(limits, policies)?;
@@ -91,28 +93,20 @@ impl Worker {
             Arc::new(Inbox::new(places_max as usize)),
             Arc::new(Live::default()),
         );
-        let (batches, received) = mpsc::channel(BATCHES_MAX);
+        let (messages, received) = mpsc::channel(BATCHES_MAX);
         let clock = Clock::start();
-        let drive = Drive::new(
-            engine,
-            Arc::clone(&inbox),
-            batches,
+        let supervisor = Supervisor {
+            inbox: Arc::clone(&inbox),
+            messages,
             clock,
-            Arc::clone(&reading),
-        );
-        let closing = Arc::clone(&inbox);
+            reading: Arc::clone(&reading),
+            limits,
+            lifecycle,
+            rebuild,
+        };
         thread::Builder::new()
             .name("inference".to_owned())
-            .spawn(move || {
-                // The engine is not used again after a panic, so nothing sees its broken state. It
-                // is dropped in here, and with it the sender whose end fails all live requests.
-                let ended = catch_unwind(AssertUnwindSafe(|| drive.run()));
-                closing.close();
-                if ended.is_err() {
-                    error!("the inference thread panicked; nothing can be served any more");
-                    on_panic();
-                }
-            })?;
+            .spawn(move || supervisor.run(engine))?;
         tokio::spawn(live::fan_out(
             Arc::clone(&live),
             Arc::clone(&inbox),

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use serde_json::json;
 use serve_http::lifecycle::State;
-use serve_http::{LaunchError, Service, Settings};
+use serve_http::{LaunchError, Loaded, Service, Settings};
+use serve_sched::Policies;
 
 use crate::support::{Event, ROOMY, Script, Server, Word, loaded, post, serving};
 
@@ -196,4 +197,73 @@ async fn a_step_that_does_not_end_is_a_stalled_server_until_it_ends() {
     assert_eq!(asked.await.unwrap().status, 200);
     server.settled().await;
     assert_eq!(server.get("/health/ready").await.status, 200);
+}
+
+#[tokio::test]
+async fn after_a_panic_another_backend_is_built_and_readiness_comes_back() {
+    let (script, gate) = Script::saying("abc").gated();
+    gate.send(Word::Run).unwrap();
+    gate.send(Word::Run).unwrap();
+    let (permit, permits) = std::sync::mpsc::sync_channel::<()>(1);
+    let rebuild = move || {
+        permits.recv().map_err(|error| error.to_string())?;
+        let again = Box::new(Script::saying("again")) as Box<_>;
+        Ok((again, Policies::default()))
+    };
+    let service = Service::new(Settings::default());
+    let loaded = Loaded {
+        rebuild: Some(Box::new(rebuild)),
+        ..loaded(script)
+    };
+    service.launch(loaded).await.unwrap();
+    let server = Server::over(service);
+    gate.send(Word::Run).unwrap();
+    gate.send(Word::Panic).unwrap();
+    let answer = server
+        .post(COMPLETION, json!({"prompt": "x", "stream": true}))
+        .await;
+    let Event::Data(last) = answer.events().pop().unwrap() else {
+        panic!("{}", answer.body)
+    };
+    assert_eq!(last["error"]["code"], "engine_stopped");
+    let ready = server.get("/health/ready").await;
+    assert_eq!(
+        (ready.status.as_u16(), ready.body.as_str()),
+        (503, r#"{"status":"rebuilding"}"#)
+    );
+    assert_eq!(server.get("/health/live").await.status, 200);
+    let refused = server.post(COMPLETION, json!({"prompt": "x"})).await;
+    assert_eq!(refused.json()["error"]["code"], "not_ready");
+    permit.send(()).unwrap();
+    server.service.lifecycle().reached(State::Ready).await;
+    let answer = server.post(COMPLETION, json!({"prompt": "x"})).await;
+    assert_eq!(answer.json()["choices"][0]["text"], "again");
+    server.settled().await;
+}
+
+#[tokio::test]
+async fn a_backend_that_cannot_be_built_again_is_given_up() {
+    let (script, gate) = Script::saying("abc").gated();
+    gate.send(Word::Run).unwrap();
+    gate.send(Word::Run).unwrap();
+    let attempts = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));
+    let counted = std::sync::Arc::clone(&attempts);
+    let rebuild = move || {
+        let attempt = counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        assert_ne!(attempt, 1, "a panic in here is an attempt as well");
+        Err("the device has gone".to_owned())
+    };
+    let service = Service::new(Settings::default());
+    let loaded = Loaded {
+        rebuild: Some(Box::new(rebuild)),
+        ..loaded(script)
+    };
+    service.launch(loaded).await.unwrap();
+    let server = Server::over(service);
+    gate.send(Word::Panic).unwrap();
+    let answer = server.post(COMPLETION, json!({"prompt": "x"})).await;
+    assert_eq!(answer.json()["error"]["code"], "engine_stopped");
+    server.service.lifecycle().reached(State::Failed).await;
+    assert_eq!(attempts.load(std::sync::atomic::Ordering::Relaxed), 3);
+    assert_eq!(server.get("/health/live").await.status, 503);
 }

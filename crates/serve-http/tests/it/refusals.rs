@@ -278,6 +278,12 @@ fn table() -> Vec<(Problem, u16, &'static str, &'static str)> {
         (Problem::NotReady(State::Loading), 503, SERVER, "not_ready"),
         (Problem::NotReady(State::Warming), 503, SERVER, "not_ready"),
         (
+            Problem::NotReady(State::Rebuilding),
+            503,
+            SERVER,
+            "not_ready",
+        ),
+        (
             Problem::NotReady(State::Draining),
             503,
             SERVER,

@@ -129,6 +129,7 @@ pub(crate) fn loaded(backend: impl Backend + Send + 'static) -> Loaded {
         text: Arc::new(MockText::new()),
         backend: Box::new(backend),
         policies: Policies::default(),
+        rebuild: None,
     }
 }
 

@@ -6,6 +6,7 @@ use serve_core::Limits;
 use serve_core::mock::{CostModel, Mock, MockConfig};
 use serve_http::Loaded;
 use serve_http::text::MockText;
+use serve_http::worker::Rebuild;
 use serve_sched::Policies;
 
 use crate::cli::{Backend, Cli};
@@ -57,6 +58,18 @@ pub(crate) fn policies(cli: &Cli) -> Result<Policies, Failure> {
     })
 }
 
+/// Makes backend and policies anew after a panic.
+pub(crate) fn rebuild<B: serve_core::Backend + Send + 'static>(
+    cli: &Cli,
+    mut backend: impl FnMut() -> Result<B, String> + Send + 'static,
+) -> Rebuild {
+    let cli = cli.clone();
+    Box::new(move || {
+        let policies = policies(&cli).map_err(|error| error.to_string())?;
+        Ok((Box::new(backend()?) as Box<_>, policies))
+    })
+}
+
 fn mock(cli: &Cli) -> Result<Assembled, Failure> {
     const CONTEXT_DEFAULT: u32 = 2_048;
     const BLOCK_SIZE: u32 = 16;
@@ -94,8 +107,9 @@ fn mock(cli: &Cli) -> Result<Assembled, Failure> {
         loaded: Loaded {
             name: name.unwrap_or_else(|| "mock".to_owned()),
             text: Arc::new(MockText::new()),
-            backend: Box::new(Mock::new(config)),
+            backend: Box::new(Mock::new(config.clone())),
             policies: policies(cli)?,
+            rebuild: Some(rebuild(cli, move || Ok(Mock::new(config.clone())))),
         },
         description: Description {
             limits,

@@ -15,7 +15,7 @@ use serve_model::load::{LoadOptions, Model, Progress, Source, load};
 use serve_model::template::{ChatInputs, ChatTemplate};
 use serve_model::tokenizer::Tokenizer;
 
-use crate::assemble::{Assembled, Description, Example, policies};
+use crate::assemble::{Assembled, Description, Example, policies, rebuild};
 use crate::cli::Cli;
 use crate::console::Console;
 use crate::failure::Failure;
@@ -97,6 +97,12 @@ pub(crate) fn assemble(cli: &Cli, console: &Console) -> Result<Assembled, Failur
             text: Arc::new(text),
             backend: Box::new(backend),
             policies: policies(cli)?,
+            rebuild: Some(rebuild(cli, move || {
+                let model = load(&source, &options, &mut |_| {});
+                model
+                    .map(|model| model.backend)
+                    .map_err(|error| error.to_string())
+            })),
         },
         description,
     })

@@ -1,0 +1,122 @@
+//! Keeps an engine running: when one panics, whoever was in it is told, and another one is built.
+//!
+//! A panic is a fault of the device or of this code, and nothing that the engine held can be trusted
+//! after it, so all of it is dropped and made anew. That is tried a few times in a row and not for
+//! ever: a fault that comes back at once will come back again, and then a process that ends its
+//! readiness for good is more use to whoever watches it than one that pretends.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use serve_core::{Backend, Limits};
+use serve_sched::{Engine, Policies, Scheduler};
+use tokio::sync::mpsc;
+use tracing::{error, info};
+
+use super::clock::Clock;
+use super::drive::Drive;
+use super::inbox::Inbox;
+use super::live::Message;
+use super::reading::Reading;
+use crate::lifecycle::{Lifecycle, State};
+
+/// Makes the device and the policies anew. The error is for the log.
+pub type Rebuild = Box<dyn FnMut() -> Result<(Box<dyn Backend + Send>, Policies), String> + Send>;
+
+/// Attempts in a row, without a request that has finished in between.
+const ATTEMPTS_MAX: u32 = 3;
+
+/// Before the second attempt, and twice as long before each further one.
+const PAUSE: Duration = Duration::from_millis(200);
+
+pub(super) type AnyEngine = Engine<Box<dyn Backend + Send>>;
+
+/// What outlives an engine.
+pub(super) struct Supervisor {
+    pub(super) inbox: Arc<Inbox>,
+    pub(super) messages: mpsc::Sender<Message>,
+    pub(super) clock: Clock,
+    pub(super) reading: Arc<Mutex<Reading>>,
+    pub(super) limits: Limits,
+    pub(super) lifecycle: Arc<Lifecycle>,
+    pub(super) rebuild: Option<Rebuild>,
+}
+
+impl Supervisor {
+    /// Runs `engine`, and others after it, until the inbox is closed or no engine can be had. The
+    /// end of the message channel, when this returns, fails whatever is live.
+    pub(super) fn run(mut self, engine: AnyEngine) {
+        let mut attempts = 0;
+        let mut next = Some(engine);
+        while let Some(engine) = next.take() {
+            let drive = Drive::new(
+                engine,
+                Arc::clone(&self.inbox),
+                self.messages.clone(),
+                self.clock,
+                Arc::clone(&self.reading),
+            );
+            // The engine is dropped in here and not used again after a panic, so nothing sees its
+            // broken state.
+            if catch_unwind(AssertUnwindSafe(|| drive.run())).is_ok() {
+                break;
+            }
+            error!("the inference thread panicked");
+            if self.reading().stats.counters.finished > 0 {
+                attempts = 0;
+            }
+            next = self.another(&mut attempts);
+            if next.is_none() {
+                error!("nothing can be served any more");
+                self.inbox.close();
+                self.lifecycle.advance(State::Failed);
+            }
+        }
+        self.inbox.close();
+    }
+
+    /// Another engine, if one can be built and is wanted: a server that drains ends without.
+    fn another(&mut self, attempts: &mut u32) -> Option<AnyEngine> {
+        if self.rebuild.is_none() || !self.lifecycle.rebuild() {
+            return None;
+        }
+        self.messages.blocking_send(Message::EngineLost).ok()?;
+        while *attempts < ATTEMPTS_MAX {
+            if *attempts > 0 {
+                thread::sleep(PAUSE * (1 << (*attempts - 1)));
+            }
+            *attempts += 1;
+            match self.build() {
+                Ok(engine) => {
+                    let reading = Reading::of(engine.scheduler(), self.clock.now());
+                    *self.reading() = reading;
+                    info!(attempt = *attempts, "the backend was built anew");
+                    // Not when the server drains by now; then the engine will be told to drain.
+                    self.lifecycle.advance(State::Ready);
+                    return Some(engine);
+                }
+                Err(cause) => error!(attempt = *attempts, %cause, "the backend could not be built"),
+            }
+        }
+        None
+    }
+
+    fn build(&mut self) -> Result<AnyEngine, String> {
+        let Some(rebuild) = &mut self.rebuild else {
+            return Err("there is nothing to build it with".to_owned());
+        };
+        let built = catch_unwind(AssertUnwindSafe(rebuild));
+        let (backend, policies) = built.unwrap_or_else(|_| Err("it panicked".to_owned()))?;
+        if backend.limits() != self.limits {
+            return Err("it holds something else than the one before".to_owned());
+        }
+        let scheduler = Scheduler::new(self.limits, policies).map_err(|error| error.to_string())?;
+        Ok(Engine::new(scheduler, backend))
+    }
+
+    fn reading(&self) -> std::sync::MutexGuard<'_, Reading> {
+        self.reading.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
