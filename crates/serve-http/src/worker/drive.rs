@@ -13,7 +13,7 @@ use tracing::{debug, warn};
 use super::clock::Clock;
 use super::inbox::{Command, Inbox};
 use super::live::{Batch, Message, Update};
-use super::reading::Reading;
+use super::reading::{Past, Reading};
 
 pub(super) struct Drive {
     engine: Engine<Box<dyn Backend + Send>>,
@@ -27,6 +27,8 @@ pub(super) struct Drive {
     told: Time,
     /// When a step ended last, or since when there is work.
     progress_at: Time,
+    /// What the engines before this one have counted.
+    past: Past,
 }
 
 impl Drive {
@@ -46,7 +48,14 @@ impl Drive {
             batch: Batch::new(),
             told: Time::ZERO,
             progress_at: Time::ZERO,
+            past: Past::default(),
         }
+    }
+
+    /// Counts on from where the engines before this one have ended.
+    pub(super) fn after(mut self, past: Past) -> Self {
+        self.past = past;
+        self
     }
 
     /// Runs until the inbox is closed or nobody listens any more.
@@ -120,7 +129,7 @@ impl Drive {
             self.batch.push((event.request, Update::Happened(event)));
         }
         // Before the batch, so that whoever learns of an end sees figures that hold it.
-        let reading = Reading::of(self.engine.scheduler(), self.progress_at);
+        let reading = Reading::of(self.engine.scheduler(), &self.past, self.progress_at);
         *self.reading.lock().unwrap_or_else(PoisonError::into_inner) = reading;
         if self.batch.is_empty() {
             return true;

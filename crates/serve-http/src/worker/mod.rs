@@ -27,7 +27,7 @@ use crate::lifecycle::Lifecycle;
 use clock::Clock;
 use inbox::{Command, Inbox, Turned};
 use live::Live;
-use reading::Reading;
+use reading::{Past, Reading};
 use supervise::Supervisor;
 
 pub use live::{Place, Update};
@@ -83,7 +83,11 @@ impl Worker {
     ) -> Result<Self, WorkerError> {
         let limits = backend.limits();
         let scheduler = Scheduler::new(limits, policies)?;
-        let reading = Arc::new(Mutex::new(Reading::of(&scheduler, Time::ZERO)));
+        let reading = Arc::new(Mutex::new(Reading::of(
+            &scheduler,
+            &Past::default(),
+            Time::ZERO,
+        )));
         let engine = Engine::new(scheduler, backend);
         let places_max = match queue_cap {
             0 => u32::MAX >> 3, // what a semaphore can count on every platform

@@ -1,7 +1,8 @@
-//! What the scheduler says of itself after a step, for those on the other side of the thread.
+//! What the scheduler says of itself after a step, for those on the other side of the thread, and
+//! what those before it have counted.
 
 use serve_core::{Span, Time};
-use serve_sched::{Scheduler, Stats};
+use serve_sched::{ClassStats, Counters, Scheduler, Stats};
 
 #[derive(Clone, Debug)]
 pub(super) struct Reading {
@@ -13,9 +14,10 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    pub(super) fn of(scheduler: &Scheduler, progress_at: Time) -> Self {
+    /// `past` is what the engines before this one have counted.
+    pub(super) fn of(scheduler: &Scheduler, past: &Past, progress_at: Time) -> Self {
         Self {
-            stats: scheduler.stats(),
+            stats: past.and(scheduler.stats()),
             drain_rate: scheduler.pace().drain_rate(),
             progress_at,
         }
@@ -30,5 +32,61 @@ impl Reading {
     pub(super) fn time_to_drain(&self, requests: u32) -> Option<Span> {
         let rate = self.drain_rate?;
         Some(Span::from_secs_f64(f64::from(requests) / rate))
+    }
+}
+
+/// What engines that are gone have counted, so that no request is forgotten with them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Past {
+    counters: Counters,
+    classes: Vec<ClassStats>,
+}
+
+impl Past {
+    /// Everything up to an engine that was lost after `last`: what it held has failed.
+    pub(super) fn ended_with(last: &Stats) -> Self {
+        let lost = |counters: Counters, live: u32| Counters {
+            failed: counters.failed + u64::from(live),
+            ..counters
+        };
+        let class = |class: &ClassStats| ClassStats {
+            waiting: 0,
+            running: 0,
+            counters: lost(class.counters, class.waiting + class.running),
+            ..*class
+        };
+        Self {
+            counters: lost(last.counters, last.waiting + last.running),
+            classes: last.classes.iter().map(class).collect(),
+        }
+    }
+
+    /// A reading of the present engine with the past added.
+    fn and(&self, mut stats: Stats) -> Stats {
+        stats.counters = sum(self.counters, stats.counters);
+        for past in &self.classes {
+            match stats.classes.iter_mut().find(|now| now.class == past.class) {
+                Some(now) => now.counters = sum(past.counters, now.counters),
+                None => stats.classes.push(*past),
+            }
+        }
+        stats.classes.sort_unstable_by_key(|class| class.class);
+        stats
+    }
+}
+
+fn sum(a: Counters, b: Counters) -> Counters {
+    Counters {
+        arrived: a.arrived + b.arrived,
+        refused: a.refused + b.refused,
+        finished: a.finished + b.finished,
+        cancelled: a.cancelled + b.cancelled,
+        failed: a.failed + b.failed,
+        preempted: a.preempted + b.preempted,
+        steps: a.steps + b.steps,
+        steps_failed: a.steps_failed + b.steps_failed,
+        prefill_tokens: a.prefill_tokens + b.prefill_tokens,
+        output_tokens: a.output_tokens + b.output_tokens,
+        cached_tokens: a.cached_tokens + b.cached_tokens,
     }
 }

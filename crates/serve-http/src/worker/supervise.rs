@@ -19,7 +19,7 @@ use super::clock::Clock;
 use super::drive::Drive;
 use super::inbox::Inbox;
 use super::live::Message;
-use super::reading::Reading;
+use super::reading::{Past, Reading};
 use crate::lifecycle::{Lifecycle, State};
 
 /// Makes the device and the policies anew. The error is for the log.
@@ -49,6 +49,8 @@ impl Supervisor {
     /// end of the message channel, when this returns, fails whatever is live.
     pub(super) fn run(mut self, engine: AnyEngine) {
         let mut attempts = 0;
+        let mut finished = 0;
+        let mut past = Past::default();
         let mut next = Some(engine);
         while let Some(engine) = next.take() {
             let drive = Drive::new(
@@ -58,16 +60,20 @@ impl Supervisor {
                 self.clock,
                 Arc::clone(&self.reading),
             );
+            let drive = drive.after(past.clone());
             // The engine is dropped in here and not used again after a panic, so nothing sees its
             // broken state.
             if catch_unwind(AssertUnwindSafe(|| drive.run())).is_ok() {
                 break;
             }
             error!("the inference thread panicked");
-            if self.reading().stats.counters.finished > 0 {
+            let last = self.reading().stats.clone();
+            past = Past::ended_with(&last);
+            if last.counters.finished > finished {
                 attempts = 0;
             }
-            next = self.another(&mut attempts);
+            finished = last.counters.finished;
+            next = self.another(&past, &mut attempts);
             if next.is_none() {
                 error!("nothing can be served any more");
                 self.inbox.close();
@@ -78,7 +84,7 @@ impl Supervisor {
     }
 
     /// Another engine, if one can be built and is wanted: a server that drains ends without.
-    fn another(&mut self, attempts: &mut u32) -> Option<AnyEngine> {
+    fn another(&mut self, past: &Past, attempts: &mut u32) -> Option<AnyEngine> {
         if self.rebuild.is_none() || !self.lifecycle.rebuild() {
             return None;
         }
@@ -90,7 +96,7 @@ impl Supervisor {
             *attempts += 1;
             match self.build() {
                 Ok(engine) => {
-                    let reading = Reading::of(engine.scheduler(), self.clock.now());
+                    let reading = Reading::of(engine.scheduler(), past, self.clock.now());
                     *self.reading() = reading;
                     info!(attempt = *attempts, "the backend was built anew");
                     // Not when the server drains by now; then the engine will be told to drain.

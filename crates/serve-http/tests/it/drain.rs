@@ -239,6 +239,14 @@ async fn after_a_panic_another_backend_is_built_and_readiness_comes_back() {
     let answer = server.post(COMPLETION, json!({"prompt": "x"})).await;
     assert_eq!(answer.json()["choices"][0]["text"], "again");
     server.settled().await;
+    // The warm-up, the one that the panic took, and the last: none is forgotten.
+    let stats = server.service.serving().unwrap().worker().stats();
+    let counters = stats.counters;
+    assert_eq!(
+        (counters.arrived, counters.finished, counters.failed),
+        (3, 2, 1)
+    );
+    assert_eq!(stats.classes[0].counters.arrived, 3);
 }
 
 #[tokio::test]

@@ -186,3 +186,40 @@ async fn a_tenants_rate_is_its_own() {
     assert!((3_000..=3_600).contains(&seconds), "{seconds}");
     assert_eq!(send(&server, ask("key-of-b"), body).await.status, 200);
 }
+
+#[tokio::test]
+async fn mangled_headers_never_get_more_than_an_answer() {
+    use serve_core::rng::Rng;
+
+    let server = serving(Script::saying("a"), settings()).await;
+    let good: [(&str, &[u8]); 4] = [
+        ("authorization", b"Bearer key-of-a"),
+        ("x-request-class", b"silver"),
+        ("x-request-timeout-ms", b"60000"),
+        ("x-request-id", b"mine"),
+    ];
+    let mut rng = Rng::new(7);
+    for case in 0..1_000 {
+        let mut request = Request::post(COMPLETION).header("content-type", "application/json");
+        for (name, value) in good {
+            let mut value = value.to_vec();
+            if rng.below(3) == 0 {
+                let at = rng.below(value.len() as u64) as usize;
+                match rng.below(3) {
+                    // What no HTTP parser lets through is left out.
+                    0 => value[at] = 32 + rng.below(95) as u8,
+                    1 => value[at] = 128 + rng.below(128) as u8,
+                    _ => value.truncate(at),
+                }
+            }
+            request = request.header(name, value);
+        }
+        let answer = send(&server, request, json!({"prompt": "x"})).await;
+        let status = answer.status.as_u16();
+        assert!(
+            matches!(status, 200 | 400 | 401 | 403),
+            "case {case}: {status}"
+        );
+    }
+    server.settled().await;
+}

@@ -312,4 +312,27 @@ mod tests {
         let message = parsed(&["--max-batch", "2"], "max_batch = 0").unwrap_err();
         assert!(message.contains("--max-batch"), "{message}");
     }
+
+    #[test]
+    fn a_mangled_file_gets_a_message_and_never_a_panic() {
+        let mut rng = serve_core::rng::Rng::new(5);
+        let (settings, keys) = EXAMPLE.split_once("# [[keys]]").unwrap();
+        let keys = keys.replace("\n# ", "\n");
+        let good = format!("{}\n[[keys]]{keys}", uncommented(settings)).into_bytes();
+        let mut refused = 0;
+        for _ in 0..300 {
+            let mut text = good.clone();
+            for _ in 0..=rng.below(4) {
+                let at = rng.below(text.len() as u64) as usize;
+                match rng.below(4) {
+                    0 => text[at] = rng.below(128) as u8,
+                    1 => drop(text.remove(at)),
+                    2 => text.insert(at, b"{}[]\"=,#-9\n"[rng.below(11) as usize]),
+                    _ => text.truncate(at.max(1)),
+                }
+            }
+            refused += u32::from(parsed(&[], &String::from_utf8_lossy(&text)).is_err());
+        }
+        assert!(refused > 100, "{refused}: most of them make no sense");
+    }
 }
