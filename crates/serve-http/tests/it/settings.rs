@@ -64,6 +64,7 @@ async fn the_effective_settings_are_shown_and_no_secret_is_among_them() {
         "free from 5 on refused",
         "prefixes not kept",
         "1 API keys",
+        "Authorization: Bearer $KEY",
     ] {
         assert!(process.banner.contains(says), "{}", process.banner);
     }

@@ -48,7 +48,7 @@ impl Console {
             .iter()
             .map(|(key, value)| format!("  {key:<10}{value}\n"));
         let lines: String = lines.collect();
-        let curl = curl(name, &description.example, address);
+        let curl = curl(name, &description.example, address, !cli.keys.is_empty());
         let _ = write!(stdout(), "\n{lines}\n  try it:  {curl}\n\n");
         let _ = stdout().flush();
     }
@@ -61,8 +61,8 @@ fn access(cli: &Cli) -> String {
     }
 }
 
-/// A command that works as pasted.
-fn curl(model: &str, example: &Example, address: SocketAddr) -> String {
+/// A command that works as pasted; where a key is needed, with the key in $KEY.
+fn curl(model: &str, example: &Example, address: SocketAddr, with_key: bool) -> String {
     // A server on all addresses is reached by the one of this machine.
     let host = match address {
         SocketAddr::V4(v4) if v4.ip().is_unspecified() => "127.0.0.1".to_owned(),
@@ -84,10 +84,14 @@ fn curl(model: &str, example: &Example, address: SocketAddr) -> String {
         body.insert("max_tokens".to_owned(), 64.into());
         body.insert("stream".to_owned(), true.into());
     }
+    let key = match with_key {
+        true => r#" -H "Authorization: Bearer $KEY""#,
+        false => "",
+    };
     // Inside single quotes a shell takes everything as it is but the quote itself.
     let body = body.to_string().replace('\'', r"'\''");
     format!(
-        "curl -N http://{host}:{}/v1/{path} -H 'Content-Type: application/json' -d '{body}'",
+        "curl -N http://{host}:{}/v1/{path} -H 'Content-Type: application/json'{key} -d '{body}'",
         address.port()
     )
 }
@@ -119,7 +123,7 @@ mod tests {
     #[test]
     fn the_command_survives_the_shell() {
         let example = Example::Continue("It's");
-        let curl = curl("a model", &example, ([0, 0, 0, 0], 80).into());
+        let curl = curl("a model", &example, ([0, 0, 0, 0], 80).into(), false);
         assert!(
             curl.starts_with("curl -N http://127.0.0.1:80/v1/completions "),
             "{curl}"
