@@ -79,6 +79,8 @@ async fn the_effective_settings_are_shown_and_no_secret_is_among_them() {
         ("max_batch", json!(5)),
         ("queue_cap", json!(8)),
         ("prefix_cache", json!(false)),
+        ("output_weight", json!(2)),
+        ("age_after", json!(null)),
         ("batch", json!("continuous")),
         ("classes", json!(["paid", "free"])),
         ("class_queue_cap", json!([{"class": "free", "depth": 5}])),

@@ -12,7 +12,7 @@ use serve_sched::Policies;
 use crate::cli::{Backend, Cli};
 use crate::console::Console;
 use crate::failure::Failure;
-use crate::policy;
+use crate::policies;
 use crate::tenants::Tenants;
 
 /// A model and what a person wants to know of it.
@@ -52,7 +52,7 @@ pub(crate) fn assemble(cli: &Cli, console: &Console) -> Result<Assembled, Failur
 /// The policies that the settings ask for.
 pub(crate) fn policies(cli: &Cli) -> Result<Policies, Failure> {
     let tenants = Tenants::of(cli)?;
-    policy::policies(cli, &tenants).map_err(|error| Failure::Usage {
+    policies::policies(cli, &tenants).map_err(|error| Failure::Usage {
         setting: "a policy".to_owned(),
         cause: error.to_string(),
     })

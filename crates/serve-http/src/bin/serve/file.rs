@@ -27,7 +27,7 @@ const NOT_IN_A_FILE: [&str; 3] = ["config", "help", "version"];
 /// [`Failure::Usage`] for settings that contradict each other.
 pub(crate) fn settings(arguments: Vec<OsString>) -> Result<Cli, Failure> {
     let given = Cli::command().try_get_matches_from(&arguments)?;
-    let cli = match given.get_one::<PathBuf>("config") {
+    let mut cli = match given.get_one::<PathBuf>("config") {
         None => Cli::from_arg_matches(&given)?,
         Some(path) => {
             let text = fs::read_to_string(path).map_err(|cause| file(path, cause.to_string()))?;
@@ -39,6 +39,7 @@ pub(crate) fn settings(arguments: Vec<OsString>) -> Result<Cli, Failure> {
     };
     cli.validate()?;
     Tenants::of(&cli)?;
+    cli.policy.settle();
     Ok(cli)
 }
 

@@ -8,6 +8,7 @@ mod file;
 mod hash_key;
 #[cfg(feature = "model")]
 mod model;
+mod policies;
 mod policy;
 #[cfg(feature = "model")]
 mod progress;
