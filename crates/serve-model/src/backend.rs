@@ -11,6 +11,7 @@ use serve_core::{
 use crate::attention::{Attention, DeviceError};
 use crate::batch::{Batch, Logits};
 use crate::decoder::Decoder;
+use crate::kernels::Instructions;
 use crate::sampler::Sampler;
 
 /// A decoder with its cache, driven by plans.
@@ -61,6 +62,11 @@ impl DecoderBackend {
     /// The decoder.
     pub fn decoder(&self) -> &Decoder {
         &self.decoder
+    }
+
+    /// Makes the kernels use these instructions instead of the fastest: for comparing them.
+    pub fn set_instructions(&mut self, instructions: Instructions) {
+        self.decoder.set_instructions(instructions);
     }
 
     /// Requests whose tokens are kept.

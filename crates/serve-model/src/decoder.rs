@@ -1,25 +1,34 @@
 //! The decoder: one forward pass over a ragged batch.
 //!
-//! The same code runs on every device that Burn has; what devices do differently lies behind
-//! [`Attention`]. Projections keep the checkpoint's `[outputs, inputs]` layout and are multiplied by
-//! the transposed view. Q, K and V are one projection, and so are gate and up.
+//! What devices do differently lies behind [`Attention`] and [`Linear`]. Projections keep the
+//! checkpoint's `[outputs, inputs]` layout and its type. Q, K and V are one projection, and so are
+//! gate and up.
+
+mod linear;
+
+use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::tensor::{Device, Int, Tensor, TensorData, activation};
 
 use crate::attention::{Attention, DeviceError, HeadNorms};
 use crate::batch::Batch;
 use crate::config::ModelConfig;
-use crate::weights::{TensorSource, WeightsError};
+use crate::kernels::{Elements, Instructions, Matrix, Scratch};
+use crate::weights::{Stored, TensorSource, WeightsError};
+use linear::{Linear, Products};
 
 /// The weights of a decoder on a device.
 #[derive(Debug)]
 pub struct Decoder {
     config: ModelConfig,
     device: Device,
-    embedding: Tensor<2>,
+    embedding: Arc<Matrix>,
     layers: Vec<Layer>,
     norm: RmsNorm,
     head: Linear,
+    instructions: Instructions,
+    /// Reused from step to step; only one runs at a time.
+    scratch: Mutex<Scratch>,
 }
 
 #[derive(Debug)]
@@ -56,7 +65,7 @@ impl LogitRows {
 
 impl Decoder {
     /// Reads all weights onto `device`, and the head norms of each layer for its attention.
-    /// `progress` is told the parameters read so far.
+    /// `progress` is told the bytes in place so far.
     ///
     /// # Errors
     ///
@@ -81,6 +90,7 @@ impl Decoder {
         };
         let embedding =
             reader.matrix(&[("model.embed_tokens.weight", config.vocab_size)], hidden)?;
+        let embedding = Arc::new(embedding);
         let mut layers = Vec::with_capacity(config.layers);
         let mut head_norms = Vec::with_capacity(config.layers);
         for index in 0..config.layers {
@@ -123,7 +133,7 @@ impl Decoder {
         let head = if config.tie_word_embeddings {
             embedding.clone()
         } else {
-            reader.matrix(&[("lm_head.weight", config.vocab_size)], hidden)?
+            Arc::new(reader.matrix(&[("lm_head.weight", config.vocab_size)], hidden)?)
         };
         let decoder = Self {
             config: config.clone(),
@@ -131,10 +141,9 @@ impl Decoder {
             embedding,
             layers,
             norm: final_norm,
-            head: Linear {
-                weight: head,
-                bias: None,
-            },
+            head: Linear::new(head, None),
+            instructions: Instructions::best(),
+            scratch: Mutex::default(),
         };
         Ok((decoder, head_norms))
     }
@@ -142,6 +151,11 @@ impl Decoder {
     /// The shape.
     pub fn config(&self) -> &ModelConfig {
         &self.config
+    }
+
+    /// Makes the kernels use these instructions instead of the fastest.
+    pub(crate) fn set_instructions(&mut self, instructions: Instructions) {
+        self.instructions = instructions;
     }
 
     /// Runs a batch: KV of all its rows goes into `attention`'s cache, and the logits of
@@ -155,6 +169,22 @@ impl Decoder {
         batch: &Batch,
         attention: &mut dyn Attention,
     ) -> Result<LogitRows, DeviceError> {
+        let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut products = Products {
+            instructions: self.instructions,
+            scratch: &mut scratch,
+            device: &self.device,
+        };
+        // Inside the pool, so that a product does not have to wake it.
+        rayon::scope(|_| self.run(batch, attention, &mut products))
+    }
+
+    fn run(
+        &self,
+        batch: &Batch,
+        attention: &mut dyn Attention,
+        products: &mut Products<'_>,
+    ) -> Result<LogitRows, DeviceError> {
         let mut out = LogitRows {
             data: None,
             vocab_size: self.config.vocab_size,
@@ -162,24 +192,33 @@ impl Decoder {
         if batch.tokens().is_empty() {
             return Ok(out);
         }
-        let mut x = self
-            .embedding
-            .clone()
-            .select(0, self.indices(batch.tokens()));
+        let mut x = self.embed(batch.tokens());
         for (index, layer) in self.layers.iter().enumerate() {
-            let qkv = layer.qkv.forward(layer.attention_norm.forward(x.clone()));
+            let hidden = layer.attention_norm.forward(x.clone());
+            let qkv = layer.qkv.forward(hidden, products)?;
             let seen = attention.attend(index, qkv, batch)?;
-            x = x + layer.output.forward(seen);
+            x = x + layer.output.forward(seen, products)?;
             let hidden = layer.mlp_norm.forward(x.clone());
-            x = x + layer.down.forward(gate(layer.gate_up.forward(hidden)));
+            let hidden = gate(layer.gate_up.forward(hidden, products)?);
+            x = x + layer.down.forward(hidden, products)?;
         }
         if batch.logit_rows().is_empty() {
             return Ok(out);
         }
         let rows = x.select(0, self.indices(batch.logit_rows()));
-        let logits = self.head.forward(self.norm.forward(rows));
+        let logits = self.head.forward(self.norm.forward(rows), products)?;
         out.data = Some(logits.try_into_data().map_err(|e| DeviceError::new(&e))?);
         Ok(out)
+    }
+
+    fn embed(&self, tokens: &[u32]) -> Tensor<2> {
+        let hidden = self.config.hidden_size;
+        let mut rows = vec![0.0; tokens.len() * hidden];
+        for (&token, row) in tokens.iter().zip(rows.chunks_exact_mut(hidden)) {
+            self.embedding.copy_row(token as usize, row);
+        }
+        let rows = TensorData::new(rows, [tokens.len(), hidden]);
+        Tensor::from_data(rows, &self.device)
     }
 
     fn indices(&self, indices: &[u32]) -> Tensor<1, Int> {
@@ -195,23 +234,6 @@ fn gate(gate_up: Tensor<2>) -> Tensor<2> {
     let gate = gate_up.clone().narrow(1, 0, both / 2);
     let up = gate_up.narrow(1, both / 2, both / 2);
     activation::silu(gate) * up
-}
-
-#[derive(Debug)]
-struct Linear {
-    /// `[outputs, inputs]`
-    weight: Tensor<2>,
-    bias: Option<Tensor<1>>,
-}
-
-impl Linear {
-    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
-        let out = x.matmul(self.weight.clone().transpose());
-        match &self.bias {
-            Some(bias) => out + bias.clone().unsqueeze(),
-            None => out,
-        }
-    }
 }
 
 #[derive(Debug)]
@@ -243,28 +265,46 @@ struct Reader<'a> {
 impl Reader<'_> {
     /// Concatenates tensors of `(name, rows)` with `columns` elements in a row.
     fn read(&mut self, parts: &[(&str, usize)], columns: usize) -> Result<Vec<f32>, WeightsError> {
+        let source = self.source;
+        self.concatenate(parts, columns, |name, part| source.fill(name, part))
+    }
+
+    fn concatenate<T: Copy + Default>(
+        &mut self,
+        parts: &[(&str, usize)],
+        columns: usize,
+        fill: impl Fn(&str, &mut [T]) -> Result<(), WeightsError>,
+    ) -> Result<Vec<T>, WeightsError> {
         let rows: usize = parts.iter().map(|(_, rows)| rows).sum();
-        let mut buffer = vec![0.0; rows * columns];
+        let mut buffer = vec![T::default(); rows * columns];
         let mut rest = buffer.as_mut_slice();
         for (name, rows) in parts {
             let (part, tail) = rest.split_at_mut(rows * columns);
-            self.source.fill(name, part)?;
+            fill(name, part)?;
             rest = tail;
         }
-        self.read += buffer.len() as u64;
+        self.read += size_of_val(buffer.as_slice()) as u64;
         (self.progress)(self.read);
         Ok(buffer)
     }
 
-    fn matrix(
-        &mut self,
-        parts: &[(&str, usize)],
-        columns: usize,
-    ) -> Result<Tensor<2>, WeightsError> {
-        let buffer = self.read(parts, columns)?;
-        let rows = buffer.len() / columns;
-        let data = TensorData::new(buffer, [rows, columns]);
-        Ok(Tensor::from_data(data, self.device))
+    /// Keeps the type in which all parts are stored; f32 if they differ.
+    fn matrix(&mut self, parts: &[(&str, usize)], columns: usize) -> Result<Matrix, WeightsError> {
+        let mut stored = Vec::with_capacity(parts.len());
+        for (name, _) in parts {
+            stored.push(self.source.stored(name)?);
+        }
+        let all = |one| stored.iter().all(|&stored| stored == one);
+        let source = self.source;
+        let bits = |name: &str, part: &mut [u16]| source.fill_bits(name, part);
+        let elements = if all(Stored::Bf16) {
+            Elements::Bf16(self.concatenate(parts, columns, bits)?)
+        } else if all(Stored::F16) {
+            Elements::F16(self.concatenate(parts, columns, bits)?)
+        } else {
+            Elements::F32(self.read(parts, columns)?)
+        };
+        Ok(Matrix::new(elements, columns))
     }
 
     fn vector(&mut self, parts: &[(&str, usize)]) -> Result<Tensor<1>, WeightsError> {
@@ -294,9 +334,9 @@ impl Reader<'_> {
         }
         let weight = self.matrix(&borrowed(&named("weight")), inputs)?;
         let bias = match bias {
-            true => Some(self.vector(&borrowed(&named("bias")))?),
+            true => Some(self.read(&borrowed(&named("bias")), 1)?),
             false => None,
         };
-        Ok(Linear { weight, bias })
+        Ok(Linear::new(Arc::new(weight), bias))
     }
 }

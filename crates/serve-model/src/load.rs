@@ -147,12 +147,12 @@ pub fn load(
         });
     }
     checkpoint.check(&config)?;
-    let sizes = Sizes::of(&config, options, memory::available_bytes())?;
+    let weights_bytes = checkpoint.memory_bytes(&config);
+    let sizes = Sizes::of(&config, options, weights_bytes, memory::available_bytes())?;
     let device = Device::flex();
-    let element_bytes = size_of::<f32>() as u64;
-    let mut weights_progress = |parameters: u64| {
+    let mut weights_progress = |bytes: u64| {
         progress(Progress::Weights {
-            bytes: parameters * element_bytes,
+            bytes,
             bytes_total: sizes.weights_bytes,
         });
     };

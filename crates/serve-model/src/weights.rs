@@ -1,8 +1,8 @@
 //! The tensors of a checkpoint: safetensors files, one or several, or bytes inside the binary.
 //!
 //! Opening reads headers only. A tensor is then read in chunks by all cores, straight from the file
-//! into the `f32` buffer where it stays: nothing is held twice, and a file that shrinks meanwhile is
-//! a read error, where a memory map would be a bus error.
+//! into the buffer where it stays, as it is stored or widened to `f32`: nothing is held twice, and a
+//! file that shrinks meanwhile is a read error, where a memory map would be a bus error.
 
 mod error;
 mod header;
@@ -29,8 +29,33 @@ pub trait TensorSource: Sync {
     /// [`WeightsError`] when the tensor is not there, is not of `out`'s size, or cannot be read.
     fn fill(&self, tensor: &str, out: &mut [f32]) -> Result<(), WeightsError>;
 
-    /// How the elements are stored: `bf16`, `f16`, `f32`, or `mixed`.
+    /// Writes the bits of the named tensor, which is stored in 16 bits, over `out`.
+    ///
+    /// # Errors
+    ///
+    /// [`WeightsError`] as for [`TensorSource::fill`], and when the tensor is stored otherwise.
+    fn fill_bits(&self, tensor: &str, out: &mut [u16]) -> Result<(), WeightsError>;
+
+    /// How the elements of one tensor are stored.
+    ///
+    /// # Errors
+    ///
+    /// [`WeightsError`] when the tensor is not there or has a type that cannot be read.
+    fn stored(&self, tensor: &str) -> Result<Stored, WeightsError>;
+
+    /// How the elements of all tensors are stored: `bf16`, `f16`, `f32`, or `mixed`.
     fn stored_dtype(&self) -> &'static str;
+}
+
+/// A type in which a tensor is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stored {
+    /// 32 bits.
+    F32,
+    /// Half precision.
+    F16,
+    /// bfloat16.
+    Bf16,
 }
 
 /// The tensors of safetensors files.
@@ -204,18 +229,20 @@ impl Checkpoint {
     }
 }
 
-impl TensorSource for Checkpoint {
-    fn fill(&self, tensor: &str, out: &mut [f32]) -> Result<(), WeightsError> {
+impl Checkpoint {
+    /// Reads all of a tensor with the function that `convert` names for its type.
+    fn read<T: Send>(
+        &self,
+        tensor: &str,
+        out: &mut [T],
+        convert: impl Fn(Dtype) -> Option<Convert<T>>,
+    ) -> Result<(), WeightsError> {
         /// Elements that a core reads at once: small enough to stay in its cache.
         const CHUNK: usize = 1 << 17;
         let entry = self.entry(tensor)?;
         let file = &self.files[entry.file];
         let size = entry.dtype.bitsize() / 8;
-        let widen = widen_function(entry.dtype).ok_or_else(|| WeightsError::Dtype {
-            file: file.name.clone(),
-            tensor: tensor.to_owned(),
-            found: format!("{:?}", entry.dtype),
-        })?;
+        let convert = convert(entry.dtype).ok_or_else(|| self.dtype_error(tensor, entry))?;
         if entry.bytes != (out.len() * size) as u64 {
             return Err(WeightsError::Shape {
                 file: file.name.clone(),
@@ -230,7 +257,7 @@ impl TensorSource for Checkpoint {
                 let chunks = out
                     .par_chunks_mut(CHUNK)
                     .zip(bytes.par_chunks(CHUNK * size));
-                chunks.for_each(|(out, bytes)| widen(bytes, out));
+                chunks.for_each(|(out, bytes)| convert(bytes, out));
                 Ok(())
             }
             FileData::Path(path) => {
@@ -242,10 +269,59 @@ impl TensorSource for Checkpoint {
                         file: path.display().to_string(),
                         source,
                     })?;
-                    widen(buffer, out);
+                    convert(buffer, out);
                     Ok(())
                 })
             }
+        }
+    }
+
+    fn dtype_error(&self, tensor: &str, entry: &Entry) -> WeightsError {
+        WeightsError::Dtype {
+            file: self.file_of(entry),
+            tensor: tensor.to_owned(),
+            found: format!("{:?}", entry.dtype),
+        }
+    }
+
+    /// Memory that the tensors of a model of this shape take: matrices as they are stored, vectors
+    /// in f32.
+    pub fn memory_bytes(&self, config: &ModelConfig) -> u64 {
+        let bytes = |(name, shape): (String, Vec<usize>)| {
+            let elements: usize = shape.iter().product();
+            let matrix = shape.len() > 1;
+            match self.tensors.get(&name) {
+                Some(entry) if matrix => entry.bytes,
+                _ => (elements * size_of::<f32>()) as u64,
+            }
+        };
+        expected_tensors(config).into_iter().map(bytes).sum()
+    }
+}
+
+impl TensorSource for Checkpoint {
+    fn fill(&self, tensor: &str, out: &mut [f32]) -> Result<(), WeightsError> {
+        self.read(tensor, out, widen_function)
+    }
+
+    fn fill_bits(&self, tensor: &str, out: &mut [u16]) -> Result<(), WeightsError> {
+        self.read(tensor, out, |dtype| match dtype {
+            Dtype::F16 | Dtype::BF16 => Some(|bytes, out| {
+                for (out, bytes) in out.iter_mut().zip(bytes.as_chunks().0) {
+                    *out = u16::from_le_bytes(*bytes);
+                }
+            }),
+            _ => None,
+        })
+    }
+
+    fn stored(&self, tensor: &str) -> Result<Stored, WeightsError> {
+        let entry = self.entry(tensor)?;
+        match entry.dtype {
+            Dtype::F32 => Ok(Stored::F32),
+            Dtype::F16 => Ok(Stored::F16),
+            Dtype::BF16 => Ok(Stored::Bf16),
+            _ => Err(self.dtype_error(tensor, entry)),
         }
     }
 
@@ -316,9 +392,9 @@ fn dtype_name(dtype: Dtype) -> Option<&'static str> {
     }
 }
 
-type Widen = fn(&[u8], &mut [f32]);
+type Convert<T> = fn(&[u8], &mut [T]);
 
-fn widen_function(dtype: Dtype) -> Option<Widen> {
+fn widen_function(dtype: Dtype) -> Option<Convert<f32>> {
     match dtype {
         Dtype::F32 => Some(|bytes, out| {
             for (out, bytes) in out.iter_mut().zip(bytes.as_chunks().0) {

@@ -11,9 +11,19 @@ pub(super) fn check(files: &[File]) -> Vec<Finding> {
     findings
 }
 
-/// Every crate has the workspace's lints. A crate inside a test folder is no member of the workspace: it
-/// plays a user.
+/// Crates that hold a file in which `unsafe` is allowed. The workspace forbids it, and what is
+/// forbidden cannot be allowed in one file.
+const DENY_INSTEAD: [&str; 1] = ["crates/serve-model/Cargo.toml"];
+
+/// Every crate has the workspace's lints, inherited, or in full where it has to deny what the
+/// workspace forbids. A crate inside a test folder is no member of the workspace: it plays a user.
 fn lints(files: &[File]) -> Vec<Finding> {
+    let root = files.iter().find(|file| file.path == "Cargo.toml");
+    let workspace = root.and_then(|root| root.text.split_once("[workspace.lints"));
+    let own = workspace.map(|(_, lints)| {
+        let lints = format!("[lints{lints}").replace("[workspace.lints", "[lints");
+        lints.replace("= \"forbid\"", "= \"deny\"")
+    });
     let is_member = |file: &&File| file.path.ends_with("/Cargo.toml") && !file.is_test();
     let manifests = files.iter().filter(is_member);
     let missing = manifests.filter(|file| {
@@ -22,7 +32,9 @@ fn lints(files: &[File]) -> Vec<Finding> {
             && lines
                 .take_while(|line| !line.starts_with('['))
                 .any(|line| line == "workspace = true");
-        !inherits
+        let in_full = DENY_INSTEAD.contains(&file.path.as_str())
+            && own.as_ref().is_some_and(|own| file.text.ends_with(own));
+        !inherits && !in_full
     });
     let remedy = "inherit the workspace's lints: `[lints]`, `workspace = true`";
     missing.map(|file| Finding::new(file, 1, remedy)).collect()
@@ -115,6 +127,19 @@ mod tests {
         ];
         let expected = [("crates/b/Cargo.toml", 1), ("crates/c/Cargo.toml", 1)];
         assert_eq!(places(&lints(&files)), expected);
+    }
+
+    #[test]
+    fn a_crate_with_a_file_of_unsafe_code_has_all_other_lints() {
+        let root = "[workspace]\n\n[workspace.lints.rust]\na = \"forbid\"\nb = \"warn\"\n";
+        let found = |lints: &str| {
+            let manifest = format!("[package]\n\n{lints}");
+            let files = [file("Cargo.toml", root), file(DENY_INSTEAD[0], &manifest)];
+            lints(&files).len()
+        };
+        assert_eq!(found("[lints.rust]\na = \"deny\"\nb = \"warn\"\n"), 0);
+        assert_eq!(found("[lints.rust]\na = \"allow\"\nb = \"warn\"\n"), 1);
+        assert_eq!(found("[lints.rust]\na = \"deny\"\n"), 1);
     }
 
     #[test]

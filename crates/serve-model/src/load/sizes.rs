@@ -21,6 +21,7 @@ impl Sizes {
     pub(super) fn of(
         config: &ModelConfig,
         options: &LoadOptions,
+        weights_bytes: u64,
         free: Option<u64>,
     ) -> Result<Self, LoadError> {
         let context_max = options.context_max.unwrap_or(config.context_max);
@@ -39,7 +40,6 @@ impl Sizes {
             blocks: 2,
         };
         limits.validate()?;
-        let weights_bytes = config.parameters() * size_of::<f32>() as u64;
         let free = free.unwrap_or(FREE_UNKNOWN_BYTES);
         if weights_bytes > free {
             return Err(LoadError::WeightsTooLarge {
@@ -120,7 +120,8 @@ mod tests {
         let config = ModelConfig::parse(config).unwrap();
         let mut options = LoadOptions::default();
         change(&mut options);
-        Sizes::of(&config, &options, Some(free))
+        let weights_bytes = config.parameters() * 4;
+        Sizes::of(&config, &options, weights_bytes, Some(free))
     }
 
     const PLENTY: u64 = 8 << 30;

@@ -12,12 +12,16 @@ fn driver(name: &str) -> Driver<DecoderBackend> {
     Driver::new(fixture(name).backend, 1).unwrap()
 }
 
-fn id(raw: usize) -> RequestId {
+pub(crate) fn id(raw: usize) -> RequestId {
     RequestId::new(raw as u64)
 }
 
 /// Runs the given requests together, prompts in segments of `chunk_max`, to the end.
-fn finish(driver: &mut Driver<DecoderBackend>, requests: &[(RequestId, u32)], chunk_max: u32) {
+pub(crate) fn finish(
+    driver: &mut Driver<DecoderBackend>,
+    requests: &[(RequestId, u32)],
+    chunk_max: u32,
+) {
     loop {
         let left =
             |&&(id, outputs): &&(RequestId, u32)| driver.outputs(id).len() < outputs as usize;
@@ -33,7 +37,7 @@ fn finish(driver: &mut Driver<DecoderBackend>, requests: &[(RequestId, u32)], ch
     }
 }
 
-fn of(request: &Request) -> (RequestId, u32) {
+pub(crate) fn of(request: &Request) -> (RequestId, u32) {
     (request.id(), request.output_tokens_max())
 }
 

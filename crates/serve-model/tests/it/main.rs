@@ -8,6 +8,7 @@ mod damaged;
 mod fixtures;
 mod golden;
 mod hub;
+mod kernels;
 mod plans;
 mod stand_in_hub;
 mod text;
