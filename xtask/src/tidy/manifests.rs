@@ -132,8 +132,8 @@ mod tests {
     #[test]
     fn a_crate_with_a_file_of_unsafe_code_has_all_other_lints() {
         let root = "[workspace]\n\n[workspace.lints.rust]\na = \"forbid\"\nb = \"warn\"\n";
-        let found = |lints: &str| {
-            let manifest = format!("[package]\n\n{lints}");
+        let found = |table: &str| {
+            let manifest = format!("[package]\n\n{table}");
             let files = [file("Cargo.toml", root), file(DENY_INSTEAD[0], &manifest)];
             lints(&files).len()
         };
