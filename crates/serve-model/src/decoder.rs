@@ -1,6 +1,6 @@
 //! The decoder: one forward pass over a ragged batch.
 //!
-//! What devices do differently lies behind [`Attention`] and [`Linear`]. Projections keep the
+//! What devices do differently lies behind [`Attention`] and `Linear`. Projections keep the
 //! checkpoint's `[outputs, inputs]` layout and its type. Q, K and V are one projection, and so are
 //! gate and up.
 
