@@ -150,11 +150,7 @@ async fn run(options: Run) -> Result<bool, Box<dyn Error>> {
     let mut out = options.out.as_deref().map(create).transpose()?;
     let target = Target::new(&options.url, options.model, options.api_key).await?;
     println!("server     {} with model {}", options.url, target.model());
-    println!(
-        "workload   {:?}, seed {}",
-        workload.arrivals(),
-        options.seed
-    );
+    println!("workload   {}, seed {}", workload.arrivals(), options.seed);
 
     let (sender, stop) = watch::channel(false);
     tokio::spawn(async move {

@@ -3,6 +3,7 @@
 //! Arrivals and prompts are drawn from streams of their own, so that the same seed sends the same
 //! prompts at any rate.
 
+use std::fmt;
 use std::sync::Arc;
 
 use serde::Deserialize;
@@ -28,6 +29,17 @@ pub enum Arrivals {
         /// How many clients there are.
         clients: u32,
     },
+}
+
+impl fmt::Display for Arrivals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Constant { rate_per_s } => write!(f, "open loop, {rate_per_s}/s evenly spaced"),
+            Self::Poisson { rate_per_s } => write!(f, "open loop, {rate_per_s}/s Poisson"),
+            Self::Closed { clients: 1 } => f.write_str("closed loop, 1 client"),
+            Self::Closed { clients } => write!(f, "closed loop, {clients} clients"),
+        }
+    }
 }
 
 /// A workload that cannot be sent.

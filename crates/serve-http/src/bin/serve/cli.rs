@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::failure::{EXIT_CODES, Failure};
 use crate::policy::PolicySettings;
 use crate::tenants::KeySettings;
-use crate::units::Seconds;
+use crate::units::{Seconds, one_or_more};
 
 /// Serves a language model behind an OpenAI-compatible API.
 ///
@@ -57,7 +57,7 @@ pub(crate) struct Cli {
     pub(crate) port: u16,
 
     /// Requests in one step at most; 1 turns batching off
-    #[arg(long, env = "SERVE_MAX_BATCH", value_name = "N", default_value = "16")]
+    #[arg(long, env = "SERVE_MAX_BATCH", value_name = "N", default_value = "16", value_parser = one_or_more::<NonZeroU32>)]
     pub(crate) max_batch: NonZeroU32,
 
     /// Tokens in one step at most, prompts cut to fit
@@ -65,18 +65,17 @@ pub(crate) struct Cli {
         long,
         env = "SERVE_STEP_TOKENS",
         value_name = "N",
-        default_value = "512"
-    )]
+        default_value = "512", value_parser = one_or_more::<NonZeroU32>)]
     pub(crate) step_tokens: NonZeroU32,
 
     /// Tokens of one request at most, prompt and answer together [default: the model's own limit;
     /// mock: 2048]
-    #[arg(long, env = "SERVE_CONTEXT", value_name = "N")]
+    #[arg(long, env = "SERVE_CONTEXT", value_name = "N", value_parser = one_or_more::<NonZeroU32>)]
     pub(crate) context: Option<NonZeroU32>,
 
     /// Tokens in the KV cache of all requests together [default: a whole context for each of
     /// --max-batch requests, or what half of the free memory holds]
-    #[arg(long, env = "SERVE_KV_TOKENS", value_name = "N")]
+    #[arg(long, env = "SERVE_KV_TOKENS", value_name = "N", value_parser = one_or_more::<NonZeroU32>)]
     pub(crate) kv_tokens: Option<NonZeroU32>,
 
     /// Seconds that accepted requests may still take once the server is told to stop
@@ -112,8 +111,7 @@ pub(crate) struct Cli {
         long,
         env = "SERVE_BODY_BYTES_MAX",
         value_name = "N",
-        default_value = "8388608"
-    )]
+        default_value = "8388608", value_parser = one_or_more::<NonZeroUsize>)]
     pub(crate) body_bytes_max: NonZeroUsize,
 
     /// The status of a refusal for want of capacity
@@ -300,6 +298,16 @@ mod tests {
     use clap::CommandFactory;
 
     use super::*;
+
+    #[test]
+    fn a_setting_of_zero_that_must_not_be_says_what_is_accepted() {
+        for flag in ["--max-batch", "--step-tokens", "--context", "--kv-tokens"] {
+            let error = Cli::try_parse_from(["serve", flag, "0"]).unwrap_err();
+            let message = error.to_string();
+            assert!(message.contains(flag), "{message}");
+            assert!(message.contains("a whole number from 1 up"), "{message}");
+        }
+    }
 
     #[test]
     fn the_command_line_is_consistent() {

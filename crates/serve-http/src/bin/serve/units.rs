@@ -33,6 +33,11 @@ impl Seconds {
     }
 }
 
+/// Parses a setting that must not be zero, with an error that says what is accepted.
+pub(crate) fn one_or_more<T: FromStr>(text: &str) -> Result<T, &'static str> {
+    text.parse().map_err(|_| "a whole number from 1 up")
+}
+
 impl FromStr for Seconds {
     type Err = String;
 
