@@ -10,16 +10,19 @@ use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::json;
+use serve_core::Span;
+use tracing::Instrument;
 
-use crate::api::{ChatRequest, CompletionRequest, Header, ModelList, ModelObject};
+use crate::api::{ChatRequest, CompletionRequest, Endpoint, Header, ModelList, ModelObject};
 use crate::error::{ForCapacity, Problem};
 use crate::generate::Generation;
+use crate::idempotency;
 use crate::lifecycle::State;
 use crate::request_id;
 use crate::service::{Service, Serving};
-use crate::settings::CapacityStatus;
+use crate::settings::{CapacityStatus, Settings};
 use crate::stream;
-use crate::terms::Caller;
+use crate::terms::{Caller, Terms};
 
 /// All paths over one server state.
 pub fn app(service: Arc<Service>) -> Router {
@@ -54,11 +57,18 @@ async fn chat(
 ) -> Result<Response, Problem> {
     let settings = service.settings();
     let caller = Caller::of(&request, settings)?;
+    let key = idempotency_key(&request, settings)?;
     let serving = service.serving()?;
     let body = json_body(request, settings.body_bytes_max).await?;
     let chat = ChatRequest::parse(&body)?;
     let (stream, usage) = (chat.options.stream, chat.options.include_usage);
     let terms = caller.terms(&chat.options, settings)?;
+    if let Some(text) = key {
+        let once = Once::new(Endpoint::Chat, text, &terms, stream)?;
+        let worker = Arc::clone(&service);
+        let work = async move { worker.serving()?.chat(chat, terms).await };
+        return once.answer(&service, &body, work).await;
+    }
     let (header, generation) = serving.chat(chat, terms).await?;
     answer(header, generation, stream, usage).await
 }
@@ -69,13 +79,69 @@ async fn complete(
 ) -> Result<Response, Problem> {
     let settings = service.settings();
     let caller = Caller::of(&request, settings)?;
+    let key = idempotency_key(&request, settings)?;
     let serving = service.serving()?;
     let body = json_body(request, settings.body_bytes_max).await?;
     let completion = CompletionRequest::parse(&body)?;
     let (stream, usage) = (completion.options.stream, completion.options.include_usage);
     let terms = caller.terms(&completion.options, settings)?;
+    if let Some(text) = key {
+        let once = Once::new(Endpoint::Completion, text, &terms, stream)?;
+        let worker = Arc::clone(&service);
+        let work = async move { worker.serving()?.complete(completion, terms).await };
+        return once.answer(&service, &body, work).await;
+    }
     let (header, generation) = serving.complete(completion, terms).await?;
     answer(header, generation, stream, usage).await
+}
+
+/// The request's key, if keys mean anything here.
+fn idempotency_key(request: &Request, settings: &Settings) -> Result<Option<String>, Problem> {
+    if settings.idempotency_ttl.is_zero() {
+        return Ok(None);
+    }
+    idempotency::key(request.headers())
+}
+
+/// A request whose work is done once, however often it is sent.
+struct Once {
+    key: idempotency::Key,
+    patience: Option<Span>,
+}
+
+impl Once {
+    fn new(endpoint: Endpoint, text: String, terms: &Terms, stream: bool) -> Result<Self, Problem> {
+        if stream {
+            return Err(Problem::Conflict {
+                param: "stream",
+                other: "Idempotency-Key",
+                cause: "only an answer in one piece can be given again; leave one of the two out",
+            });
+        }
+        let key = idempotency::Key {
+            tenant: terms.tenant,
+            endpoint,
+            text,
+        };
+        let patience = terms.timeout;
+        Ok(Self { key, patience })
+    }
+
+    async fn answer(
+        self,
+        service: &Service,
+        body: &[u8],
+        begun: impl Future<Output = Result<(Header, Generation), Problem>> + Send + 'static,
+    ) -> Result<Response, Problem> {
+        let work = async move {
+            let (header, generation) = begun.await?;
+            stream::whole_json(&header, generation).await
+        };
+        // Its log lines belong to the request that began it, whoever waits for it in the end.
+        let work = work.in_current_span();
+        let answers = service.answers();
+        answers.answer(self.key, body, self.patience, work).await
+    }
 }
 
 async fn answer(

@@ -146,6 +146,11 @@ pub enum Problem {
     /// The body broke off.
     #[error("the body could not be read to its end")]
     Body,
+    /// An `Idempotency-Key` that came with another body before.
+    #[error(
+        "this Idempotency-Key was used with another body; send exactly that body again, or a new key"
+    )]
+    KeyReused,
     /// The request holds no API key that is known, and one is needed.
     #[error("{0}; send `Authorization: Bearer KEY`")]
     Unauthorized(&'static str),
@@ -232,6 +237,7 @@ impl Problem {
             Self::TooLarge { .. } => invalid(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"),
             Self::Unauthorized(_) => invalid(StatusCode::UNAUTHORIZED, "invalid_api_key"),
             Self::ClassForbidden { .. } => invalid(StatusCode::FORBIDDEN, "class_forbidden"),
+            Self::KeyReused => invalid(StatusCode::UNPROCESSABLE_ENTITY, "idempotency_key_reused"),
             Self::RequestNotFound { .. } => invalid(StatusCode::NOT_FOUND, "request_not_found"),
             Self::Refused(refusal) => refused(refusal),
             Self::NotReady(State::Draining | State::Stopped) => unavailable("shutting_down"),

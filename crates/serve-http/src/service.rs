@@ -14,6 +14,7 @@ use tracing::{info, warn};
 use crate::api::{ChatRequest, CompletionRequest, Endpoint, Header, Options, Prompt};
 use crate::error::Problem;
 use crate::generate::{Generation, Piece};
+use crate::idempotency::Answers;
 use crate::lifecycle::{Lifecycle, State};
 use crate::names::{Name, Names};
 use crate::settings::Settings;
@@ -59,6 +60,7 @@ pub struct Service {
     settings: Settings,
     lifecycle: Arc<Lifecycle>,
     serving: OnceLock<Serving>,
+    answers: Arc<Answers>,
     /// Makes ids and default seeds differ from those of the process before.
     boot: u64,
 }
@@ -76,7 +78,9 @@ pub struct Serving {
 impl Service {
     /// A server without a model: every path answers, none serves.
     pub fn new(settings: Settings) -> Arc<Self> {
+        let (ttl, bytes_max) = (settings.idempotency_ttl, settings.idempotency_bytes_max);
         Arc::new(Self {
+            answers: Answers::new(Span::from(ttl), bytes_max),
             settings,
             lifecycle: Arc::default(),
             serving: OnceLock::new(),
@@ -87,6 +91,11 @@ impl Service {
     /// The settings.
     pub fn settings(&self) -> &Settings {
         &self.settings
+    }
+
+    /// The answers of idempotency keys.
+    pub(crate) fn answers(&self) -> &Arc<Answers> {
+        &self.answers
     }
 
     /// Where the server is in its life.

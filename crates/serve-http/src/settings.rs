@@ -20,6 +20,10 @@ pub struct Settings {
     pub request_timeout: Option<Duration>,
     /// How long no step may end while there is work, before the server says that it is stalled.
     pub stalled_after: Duration,
+    /// How long the answer to an `Idempotency-Key` is given again; zero takes no heed of keys.
+    pub idempotency_ttl: Duration,
+    /// Bytes that such answers may take in all.
+    pub idempotency_bytes_max: usize,
     /// The status of a refusal for want of capacity.
     pub capacity_status: CapacityStatus,
     /// The names of the classes, the highest first.
@@ -56,6 +60,8 @@ impl Default for Settings {
             body_bytes_max: 8 << 20,
             request_timeout: None,
             stalled_after: Duration::from_secs(60),
+            idempotency_ttl: Duration::from_secs(600),
+            idempotency_bytes_max: 64 << 20,
             capacity_status: CapacityStatus::default(),
             classes: vec!["paid".to_owned(), "free".to_owned()],
             keys: Keys::default(),

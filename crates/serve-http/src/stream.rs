@@ -5,7 +5,6 @@
 //! ended, then the usage if it was asked for, then `data: [DONE]`. A problem in mid-stream is an
 //! event with an error object, and nothing follows it.
 
-use axum::Json;
 use axum::body::{Body as HttpBody, Bytes};
 use axum::http::{HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
@@ -24,17 +23,42 @@ const DONE: &[u8] = b"data: [DONE]\n\n";
 /// # Errors
 ///
 /// The [`Problem`] that ended it early.
-pub async fn whole(header: &Header, mut generation: Generation) -> Result<Response, Problem> {
+pub async fn whole(header: &Header, generation: Generation) -> Result<Response, Problem> {
+    let bytes = whole_json(header, generation).await?;
+    Ok(json(bytes))
+}
+
+/// The answer's JSON, when it is complete.
+///
+/// # Errors
+///
+/// The [`Problem`] that ended it early.
+pub(crate) async fn whole_json(
+    header: &Header,
+    mut generation: Generation,
+) -> Result<Bytes, Problem> {
     let mut answer = String::new();
     while let Some(piece) = generation.next().await {
         match piece? {
             Piece::Text(text) => answer.push_str(&text),
             Piece::End { finish, usage } => {
-                return Ok(Json(header.whole(&answer, finish, &usage)).into_response());
+                let body = serde_json::to_vec(&header.whole(&answer, finish, &usage));
+                // Strings and numbers always serialise; see `event`.
+                let body = body.map_err(|error| Problem::Backend {
+                    cause: format!("its answer could not be written: {error}"),
+                })?;
+                // Without what the vector has allocated beyond its end, as this may be kept.
+                return Ok(Bytes::from(body.into_boxed_slice()));
             }
         }
     }
     Err(Problem::EngineStopped)
+}
+
+/// A response with a body of JSON.
+pub(crate) fn json(bytes: Bytes) -> Response {
+    let content_type = HeaderValue::from_static("application/json");
+    ([(header::CONTENT_TYPE, content_type)], bytes).into_response()
 }
 
 /// The answer in events, as it is made. The response owns the generation: when the client goes

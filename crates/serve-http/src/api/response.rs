@@ -4,7 +4,7 @@ use serde::Serialize;
 use serve_core::{FinishReason, Usage};
 
 /// Which endpoint's shapes an answer has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Endpoint {
     /// `/v1/chat/completions`.
     Chat,

@@ -6,20 +6,20 @@ use serve_core::{Span, Time};
 
 /// Nanoseconds since the clock was made, monotone.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Clock {
+pub(crate) struct Clock {
     origin: Instant,
 }
 
 impl Clock {
     /// A clock that starts at [`Time::ZERO`].
-    pub(super) fn start() -> Self {
+    pub(crate) fn start() -> Self {
         Self {
             origin: Instant::now(),
         }
     }
 
     /// The present time.
-    pub(super) fn now(&self) -> Time {
+    pub(crate) fn now(&self) -> Time {
         Time::ZERO + Span::from(self.origin.elapsed())
     }
 }

@@ -24,7 +24,7 @@ use tokio::sync::{Semaphore, mpsc};
 
 use crate::error::Problem;
 use crate::lifecycle::Lifecycle;
-use clock::Clock;
+pub(crate) use clock::Clock;
 use inbox::{Command, Inbox, Turned};
 use live::Live;
 use reading::{Past, Reading};

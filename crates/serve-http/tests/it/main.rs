@@ -16,6 +16,7 @@ mod drain;
 mod golden;
 #[cfg(feature = "model")]
 mod hub;
+mod idempotency;
 mod process;
 mod refusals;
 mod settings;

@@ -216,6 +216,7 @@ fn table() -> Vec<(Problem, u16, &'static str, &'static str)> {
             INVALID,
             "unsupported_media_type",
         ),
+        (Problem::KeyReused, 422, INVALID, "idempotency_key_reused"),
         (
             later(Limit::TenantRate { tenant }),
             429,

@@ -114,6 +114,23 @@ pub(crate) struct Cli {
         default_value = "8388608", value_parser = one_or_more::<NonZeroUsize>)]
     pub(crate) body_bytes_max: NonZeroUsize,
 
+    /// Seconds that the answer to an Idempotency-Key is given again; 0 takes no heed of such keys
+    #[arg(
+        long,
+        env = "SERVE_IDEMPOTENCY_TTL",
+        value_name = "SECONDS",
+        default_value = "600"
+    )]
+    pub(crate) idempotency_ttl: Seconds,
+
+    /// Bytes that answers kept for an Idempotency-Key may take in all
+    #[arg(
+        long,
+        env = "SERVE_IDEMPOTENCY_BYTES_MAX",
+        value_name = "N",
+        default_value = "67108864", value_parser = one_or_more::<NonZeroUsize>)]
+    pub(crate) idempotency_bytes_max: NonZeroUsize,
+
     /// The status of a refusal for want of capacity
     #[arg(long, env = "SERVE_CAPACITY_STATUS", value_enum, default_value = "503")]
     pub(crate) capacity_status: CapacityStatus,

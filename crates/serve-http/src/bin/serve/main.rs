@@ -131,6 +131,8 @@ fn edge(cli: &Cli) -> Result<Settings, Failure> {
         body_bytes_max: cli.body_bytes_max.get(),
         request_timeout: cli.request_timeout.if_on().map(Seconds::duration),
         stalled_after: cli.stalled_after.duration(),
+        idempotency_ttl: cli.idempotency_ttl.duration(),
+        idempotency_bytes_max: cli.idempotency_bytes_max.get(),
         capacity_status: match cli.capacity_status {
             cli::CapacityStatus::Unavailable => CapacityStatus::Unavailable,
             cli::CapacityStatus::TooMany => CapacityStatus::TooManyRequests,
