@@ -17,9 +17,10 @@ use crate::generation::GenerationConfig;
 use crate::kv::KvPool;
 use crate::memory;
 use crate::rope::RopeTable;
+use crate::shapes::Shape;
 use crate::template::ChatTemplate;
 use crate::tokenizer::Tokenizer;
-use crate::weights::TensorSource;
+use crate::weights::memory_bytes;
 
 pub use error::LoadError;
 use files::Files;
@@ -32,7 +33,16 @@ pub enum Source {
     Embedded,
     /// A folder in the layout of the Hugging Face hub.
     Folder(PathBuf),
+    /// Random weights of a known shape, the same on every run, for measurements.
+    ///
+    /// Text goes through the embedded model's tokenizer and chat template. The tokens beyond its
+    /// vocabulary have placeholders such as `<70000>` for a text, and no token ends an answer.
+    Random(Shape),
 }
+
+/// Positions of one request with random weights, where none are asked for: what measurements need,
+/// without the KV pool that a model's whole context takes.
+pub const RANDOM_CONTEXT_DEFAULT: u32 = 4_096;
 
 /// What the loaded model should be able to hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,7 +51,8 @@ pub struct LoadOptions {
     pub sequences_max: u32,
     /// Positions in one step at most.
     pub step_tokens_max: u32,
-    /// Positions of one request at most; the model's own limit where absent.
+    /// Positions of one request at most. Where absent: the model's own limit, and with random
+    /// weights no more than [`RANDOM_CONTEXT_DEFAULT`].
     pub context_max: Option<u32>,
     /// Positions in one KV block.
     pub block_size: u32,
@@ -97,7 +108,7 @@ pub struct Model {
 /// What a loaded model is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelInfo {
-    /// The folder's name, or that of the embedded model.
+    /// The folder's name, that of the embedded model, or `random:` and the shape's.
     pub name: String,
     /// The family.
     pub architecture: Architecture,
@@ -138,17 +149,15 @@ pub fn load(
         tokenizer,
         chat_template,
         generation,
-        checkpoint,
+        weights,
     } = Files::open(source)?;
-    if tokenizer.vocab_size() > config.vocab_size {
-        return Err(LoadError::Vocabulary {
-            tokenizer: tokenizer.vocab_size(),
-            model: config.vocab_size,
-        });
+    let mut options = options.clone();
+    if matches!(source, Source::Random(_)) {
+        let context = config.context_max.min(RANDOM_CONTEXT_DEFAULT);
+        options.context_max.get_or_insert(context);
     }
-    checkpoint.check(&config)?;
-    let weights_bytes = checkpoint.memory_bytes(&config);
-    let sizes = Sizes::of(&config, options, weights_bytes, memory::available_bytes())?;
+    let weights_bytes = memory_bytes(&*weights, &config)?;
+    let sizes = Sizes::of(&config, &options, weights_bytes, memory::available_bytes())?;
     let device = Device::flex();
     let mut weights_progress = |bytes: u64| {
         progress(Progress::Weights {
@@ -156,7 +165,7 @@ pub fn load(
             bytes_total: sizes.weights_bytes,
         });
     };
-    let (decoder, norms) = Decoder::load(&config, &checkpoint, &device, &mut weights_progress)?;
+    let (decoder, norms) = Decoder::load(&config, &*weights, &device, &mut weights_progress)?;
     progress(Progress::Cache {
         bytes: sizes.kv.bytes(),
     });
@@ -172,7 +181,7 @@ pub fn load(
         kv_bytes: sizes.kv.bytes(),
         kv_tokens: u64::from(limits.usable_blocks()) * u64::from(limits.block_size),
         dtype: "f32",
-        stored_dtype: checkpoint.stored_dtype(),
+        stored_dtype: weights.stored_dtype(),
         device: format!("cpu ({} threads)", rayon::current_num_threads()),
         context_max: limits.context_max,
     };

@@ -1,7 +1,7 @@
 //! Text to tokens and back, as a model's own `tokenizer.json` says.
 //!
-//! Decoding one token at a time is [`Detokenizer`](crate::detokenizer::Detokenizer)'s; which tokens
-//! end a text is [`GenerationConfig`](crate::generation::GenerationConfig)'s.
+//! Decoding one token at a time is [`Detokenizer`]'s; which tokens end a text is
+//! [`GenerationConfig`](crate::generation::GenerationConfig)'s.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use serve_core::TokenId;
 use thiserror::Error;
 
-use crate::detokenizer::Stages;
+use crate::detokenizer::{Detokenizer, Stages};
 
 /// A model's tokenizer. Cheap to clone; the clones share one vocabulary.
 ///
@@ -20,6 +20,8 @@ use crate::detokenizer::Stages;
 #[derive(Clone)]
 pub struct Tokenizer {
     shared: Arc<Shared>,
+    /// One above the last id that has at least a placeholder.
+    placeholders_end: usize,
 }
 
 struct Shared {
@@ -110,7 +112,18 @@ impl Tokenizer {
             })?;
         Ok(Self {
             shared: Arc::new(Shared { inner, stages }),
+            placeholders_end: 0,
         })
+    }
+
+    /// Gives each id below `vocab_size` that has no token a placeholder, such as `<70000>`, for a
+    /// text: for a model whose vocabulary is larger than this one. No text becomes such an id.
+    #[must_use]
+    pub fn with_placeholders(&self, vocab_size: usize) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+            placeholders_end: vocab_size,
+        }
     }
 
     /// The tokens of `text` and nothing else: what a rendered chat prompt needs, whose template has
@@ -149,6 +162,16 @@ impl Tokenizer {
     ///
     /// [`TokenizerError::Decode`].
     pub fn decode(&self, tokens: &[TokenId], skip_special: bool) -> Result<String, TokenizerError> {
+        if self.placeholders_end > 0 {
+            // The library leaves out what it does not know.
+            let mut detokenizer = Detokenizer::new(self, skip_special);
+            let mut text = String::new();
+            for &token in tokens {
+                text.extend(detokenizer.push(token));
+            }
+            text.extend(detokenizer.finish());
+            return Ok(text);
+        }
         let ids: Vec<u32> = tokens.iter().map(|token| token.get()).collect();
         let text = self.shared.inner.decode(&ids, skip_special);
         text.map_err(|cause| TokenizerError::Decode {
@@ -156,9 +179,10 @@ impl Tokenizer {
         })
     }
 
-    /// How many tokens there are, added ones included. A model's embedding table may have more rows.
+    /// How many tokens there are, added ones and placeholders included. A model's embedding table may have more rows.
     pub fn vocab_size(&self) -> usize {
-        self.shared.inner.get_vocab_size(true)
+        let size = self.shared.inner.get_vocab_size(true);
+        size.max(self.placeholders_end)
     }
 
     /// The id of a token given as the vocabulary spells it.
@@ -168,7 +192,12 @@ impl Tokenizer {
 
     /// A token as the vocabulary spells it, which is not its text (`Ġthe`, `▁the`, `<0x0A>`).
     pub fn token(&self, id: TokenId) -> Option<String> {
-        self.shared.inner.id_to_token(id.get())
+        let placeholder = || {
+            let id = id.get();
+            ((id as usize) < self.placeholders_end).then(|| format!("<{id}>"))
+        };
+        let token = self.shared.inner.id_to_token(id.get());
+        token.or_else(placeholder)
     }
 
     /// Whether a token is markup, such as an end of turn, that a reader should not see.

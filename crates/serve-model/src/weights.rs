@@ -1,4 +1,5 @@
-//! The tensors of a checkpoint: safetensors files, one or several, or bytes inside the binary.
+//! The tensors of a checkpoint: safetensors files, one or several, or bytes inside the binary; and
+//! [`RandomWeights`], for want of one.
 //!
 //! Opening reads headers only. A tensor is then read in chunks by all cores, straight from the file
 //! into the buffer where it stays, as it is stored or widened to `f32`: nothing is held twice, and a
@@ -6,8 +7,10 @@
 
 mod error;
 mod header;
+mod random;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -19,9 +22,10 @@ use crate::config::ModelConfig;
 
 pub use error::WeightsError;
 use header::Entry;
+pub use random::RandomWeights;
 
 /// Where a decoder's tensors come from: a checkpoint, or anything else that can fill a buffer.
-pub trait TensorSource: Sync {
+pub trait TensorSource: fmt::Debug + Sync {
     /// Writes the elements of the named tensor, row by row, over `out`.
     ///
     /// # Errors
@@ -283,20 +287,6 @@ impl Checkpoint {
             found: format!("{:?}", entry.dtype),
         }
     }
-
-    /// Memory that the tensors of a model of this shape take: matrices as they are stored, vectors
-    /// in f32.
-    pub fn memory_bytes(&self, config: &ModelConfig) -> u64 {
-        let bytes = |(name, shape): (String, Vec<usize>)| {
-            let elements: usize = shape.iter().product();
-            let matrix = shape.len() > 1;
-            match self.tensors.get(&name) {
-                Some(entry) if matrix => entry.bytes,
-                _ => (elements * size_of::<f32>()) as u64,
-            }
-        };
-        expected_tensors(config).into_iter().map(bytes).sum()
-    }
 }
 
 impl TensorSource for Checkpoint {
@@ -334,6 +324,23 @@ impl TensorSource for Checkpoint {
             "mixed"
         }
     }
+}
+
+/// Memory that the tensors of a model of this shape take: matrices as they are stored, vectors in
+/// f32.
+pub(crate) fn memory_bytes(
+    source: &dyn TensorSource,
+    config: &ModelConfig,
+) -> Result<u64, WeightsError> {
+    let mut bytes = 0;
+    for (name, shape) in expected_tensors(config) {
+        let size = match (shape.len(), source.stored(&name)?) {
+            (2, Stored::F16 | Stored::Bf16) => size_of::<u16>(),
+            _ => size_of::<f32>(),
+        };
+        bytes += (shape.iter().product::<usize>() * size) as u64;
+    }
+    Ok(bytes)
 }
 
 /// Name and shape of every tensor of a model, in the order in which a decoder uses them.

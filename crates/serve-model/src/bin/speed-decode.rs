@@ -1,6 +1,6 @@
 //! Measures prefill and decode of a model on this machine.
 //!
-//! Prints a table, or with `--json` one object a line: `name`, `value`, `unit`. Exits with 2 if the
+//! Prints a table, or with `--json` one object a line: `name`, `value`, `unit`, `model`. Exits with 2 if the
 //! model cannot be used. A step is timed by the backend itself, without what is around it.
 
 use std::error::Error;
@@ -14,12 +14,13 @@ use serve_core::conformance::{Driver, Run};
 use serve_core::rng::Rng;
 use serve_core::{Backend, Request, RequestId, Sampled, Span, Time, TokenId};
 use serve_core::{BackendError, Limits, StepOutcome, StepPlan};
-use serve_model::{DecoderBackend, LoadOptions, Source, load};
+use serve_model::{DecoderBackend, LoadOptions, Shape, Source, load};
 
 /// Measure prefill and decode of a model: medians, in tokens per second.
 #[derive(Parser)]
 struct Arguments {
-    /// A model's folder, or `embedded` for the model inside the binary.
+    /// A model's folder, `embedded` for the model inside the binary, or `random:SHAPE` for random
+    /// weights of a known shape, such as `random:qwen2.5-0.5b`.
     model: PathBuf,
     /// Print one JSON object a line.
     #[arg(long)]
@@ -46,8 +47,10 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
-    let source = match arguments.model.to_str() {
-        Some("embedded") => Source::Embedded,
+    let name = arguments.model.to_str().unwrap_or_default();
+    let source = match (name, Shape::asked(name)) {
+        (_, Some(shape)) => Source::Random(shape?),
+        ("embedded", None) => Source::Embedded,
         _ => Source::Folder(arguments.model.clone()),
     };
     let options = LoadOptions {
@@ -60,6 +63,9 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let mut out = std::io::stdout().lock();
     if !arguments.json {
         let info = &model.info;
+        if let Source::Random(shape) = &source {
+            writeln!(out, "random weights of the shape of {}", shape.origin)?;
+        }
         writeln!(
             out,
             "{}: {}, {:.1} M parameters stored in {}, computed in {} on {}, loaded in {:.0} ms",
@@ -72,11 +78,14 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
             load_time.as_millis_f64()
         )?;
     }
+    let served = model.info.name;
     let mut bench = Bench::new(model.backend)?;
     let mut report = |name: &str, tokens: u32, step: Span| -> std::io::Result<()> {
         let value = f64::from(tokens) / step.as_secs_f64();
         if arguments.json {
-            let line = serde_json::json!({"name": name, "value": value, "unit": "tokens/s"});
+            let line = serde_json::json!({
+                "name": name, "value": value, "unit": "tokens/s", "model": served,
+            });
             writeln!(out, "{line}")
         } else {
             let millis = step.as_millis_f64();

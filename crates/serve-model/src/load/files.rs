@@ -5,12 +5,13 @@ use std::path::Path;
 use crate::config::ModelConfig;
 use crate::generation::GenerationConfig;
 use crate::load::{LoadError, Source};
+use crate::shapes::Shape;
 use crate::template::ChatTemplate;
 use crate::tokenizer::Tokenizer;
 use crate::tokenizer_config::TokenizerConfig;
-use crate::weights::Checkpoint;
+use crate::weights::{Checkpoint, RandomWeights, TensorSource};
 
-/// The files of a model.
+/// The files of a model, which fit each other.
 #[derive(Debug)]
 pub(super) struct Files {
     pub(super) name: String,
@@ -18,7 +19,7 @@ pub(super) struct Files {
     pub(super) tokenizer: Tokenizer,
     pub(super) chat_template: Option<ChatTemplate>,
     pub(super) generation: GenerationConfig,
-    pub(super) checkpoint: Checkpoint,
+    pub(super) weights: Box<dyn TensorSource>,
 }
 
 impl Files {
@@ -26,6 +27,7 @@ impl Files {
         match source {
             Source::Embedded => Self::embedded(),
             Source::Folder(folder) => Self::folder(folder),
+            Source::Random(shape) => Self::random(shape),
         }
     }
 
@@ -40,13 +42,18 @@ impl Files {
         // A path such as `.` has no name of its own.
         let absolute = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
         let name = absolute.file_name().unwrap_or(folder.as_os_str());
+        let chat_template = ChatTemplate::from_dir(folder)?;
+        let generation = GenerationConfig::from_dir(folder, &tokenizer)?;
+        let checkpoint = Checkpoint::open(folder)?;
+        check_vocabulary(&tokenizer, &config)?;
+        checkpoint.check(&config)?;
         Ok(Self {
             name: name.to_string_lossy().into_owned(),
             config,
-            chat_template: ChatTemplate::from_dir(folder)?,
-            generation: GenerationConfig::from_dir(folder, &tokenizer)?,
             tokenizer,
-            checkpoint: Checkpoint::open(folder)?,
+            chat_template,
+            generation,
+            weights: Box::new(checkpoint),
         })
     }
 
@@ -60,24 +67,56 @@ impl Files {
                 ))
             };
         }
-        let config = file!(include_str, "config.json");
+        let text = file!(include_str, "config.json");
+        let config = ModelConfig::parse(text)?;
         let tokenizer = Tokenizer::from_bytes(file!(include_bytes, "tokenizer.json"))?;
         let texts = TokenizerConfig::from_json(file!(include_str, "tokenizer_config.json"))?;
         let eos = texts.special_tokens.get("eos_token");
+        let checkpoint = Checkpoint::embedded(
+            "model.safetensors",
+            file!(include_bytes, "model.safetensors"),
+        )?;
+        check_vocabulary(&tokenizer, &config)?;
+        checkpoint.check(&config)?;
         Ok(Self {
             name: "austen-2m".to_owned(),
-            config: ModelConfig::parse(config)?,
             chat_template: ChatTemplate::from_config(&texts)?,
             generation: GenerationConfig::from_json(
                 Some(file!(include_str, "generation_config.json")),
-                Some(config),
+                Some(text),
                 eos.and_then(|token| tokenizer.token_id(token)),
             )?,
+            config,
             tokenizer,
-            checkpoint: Checkpoint::embedded(
-                "model.safetensors",
-                file!(include_bytes, "model.safetensors"),
-            )?,
+            weights: Box::new(checkpoint),
         })
     }
+
+    /// The embedded model's texts with other weights.
+    fn random(shape: &Shape) -> Result<Self, LoadError> {
+        /// So that every run measures the same weights.
+        const SEED: u64 = 1;
+        let embedded = Self::embedded()?;
+        let config = ModelConfig::parse(shape.config)?;
+        check_vocabulary(&embedded.tokenizer, &config)?;
+        Ok(Self {
+            name: format!("{}{}", Shape::PREFIX, shape.name),
+            tokenizer: embedded.tokenizer.with_placeholders(config.vocab_size),
+            weights: Box::new(RandomWeights::new(&config, SEED)),
+            // Measurements need answers of the length asked for, so nothing ends one early.
+            generation: GenerationConfig::default(),
+            config,
+            ..embedded
+        })
+    }
+}
+
+fn check_vocabulary(tokenizer: &Tokenizer, config: &ModelConfig) -> Result<(), LoadError> {
+    if tokenizer.vocab_size() > config.vocab_size {
+        return Err(LoadError::Vocabulary {
+            tokenizer: tokenizer.vocab_size(),
+            model: config.vocab_size,
+        });
+    }
+    Ok(())
 }

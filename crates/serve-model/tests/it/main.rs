@@ -10,6 +10,7 @@ mod golden;
 mod hub;
 mod kernels;
 mod plans;
+mod random;
 mod stand_in_hub;
 mod text;
 mod text_template;

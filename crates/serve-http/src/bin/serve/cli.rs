@@ -31,9 +31,9 @@ pub(crate) struct Cli {
     #[serde(skip)]
     pub(crate) config: Option<PathBuf>,
 
-    /// A folder in the Hugging Face layout, or ORG/NAME of a model on the hub [default: the small
-    /// model inside the binary]
-    #[arg(long, env = "SERVE_MODEL", value_name = "PATH|ORG/NAME")]
+    /// A folder in the Hugging Face layout, ORG/NAME of a model on the hub, or random:SHAPE for
+    /// random weights, such as random:qwen2.5-0.5b [default: the small model inside the binary]
+    #[arg(long, env = "SERVE_MODEL", value_name = "PATH|ORG/NAME|random:SHAPE")]
     pub(crate) model: Option<String>,
 
     /// The branch, tag or commit of a model on the hub [default: main]
@@ -69,7 +69,7 @@ pub(crate) struct Cli {
     pub(crate) step_tokens: NonZeroU32,
 
     /// Tokens of one request at most, prompt and answer together [default: the model's own limit;
-    /// mock: 2048]
+    /// random weights: 4096; mock: 2048]
     #[arg(long, env = "SERVE_CONTEXT", value_name = "N", value_parser = one_or_more::<NonZeroU32>)]
     pub(crate) context: Option<NonZeroU32>,
 

@@ -12,6 +12,7 @@ use serve_http::text::{Detokenize, Text, TextError};
 use serve_model::detokenizer::Detokenizer;
 use serve_model::hub::{self, HubOptions};
 use serve_model::load::{LoadOptions, Model, Progress, Source, load};
+use serve_model::shapes::{Shape, UnknownShape};
 use serve_model::template::{ChatInputs, ChatTemplate};
 use serve_model::tokenizer::Tokenizer;
 
@@ -52,10 +53,11 @@ pub(crate) fn assemble(cli: &Cli, console: &Console) -> Result<Assembled, Failur
         (Source::Embedded, _) => {
             Example::Continue("It is a truth universally acknowledged, that a young man")
         }
+        (Source::Random(_), _) => Example::Continue("Once upon a time"),
         (_, Some(_)) => Example::Say("Why is the sky blue?"),
         (_, None) => Example::Continue("Once upon a time"),
     };
-    let description = Description {
+    let mut description = Description {
         limits: backend.limits(),
         lines: vec![
             (
@@ -83,6 +85,11 @@ pub(crate) fn assemble(cli: &Cli, console: &Console) -> Result<Assembled, Failur
         ],
         example,
     };
+    if let Source::Random(shape) = &source {
+        let origin = shape.origin;
+        let random = format!("random weights of the shape of {origin}: answers mean nothing");
+        description.lines.insert(0, ("weights", random));
+    }
     let name = cli.served_model_name.clone();
     let name = name.unwrap_or_else(|| named(&source, cli.model.as_deref(), &info.name));
     let text = ModelText {
@@ -108,11 +115,14 @@ pub(crate) fn assemble(cli: &Cli, console: &Console) -> Result<Assembled, Failur
     })
 }
 
-/// A folder if there is one of that name; else, if it can be one, a name on the hub.
+/// Random weights if asked for; a folder if there is one of that name; else, if it can be one, a name on the hub.
 fn source(cli: &Cli, console: &Console) -> Result<Source, Failure> {
     let Some(model) = &cli.model else {
         return Ok(Source::Embedded);
     };
+    if let Some(shape) = Shape::asked(model) {
+        return random(cli, shape);
+    }
     if Path::new(model).is_dir() || !is_hub_name(model) {
         if cli.revision.is_some() {
             return Err(Failure::Usage {
@@ -134,6 +144,23 @@ fn source(cli: &Cli, console: &Console) -> Result<Source, Failure> {
     })?;
     meter.finish();
     Ok(Source::Folder(folder))
+}
+
+fn random(cli: &Cli, shape: Result<Shape, UnknownShape>) -> Result<Source, Failure> {
+    let usage = |setting: &str, cause: String| Failure::Usage {
+        setting: setting.to_owned(),
+        cause,
+    };
+    let shape = shape.map_err(|error| usage("--model", error.to_string()))?;
+    if cli.revision.is_some() {
+        let cause = "it belongs to a model on the hub, and random weights are made here";
+        return Err(usage("--revision", cause.to_owned()));
+    }
+    if cli.served_model_name.is_some() {
+        let cause = "random weights keep their own name, so that nobody takes them for a model";
+        return Err(usage("--served-model-name", cause.to_owned()));
+    }
+    Ok(Source::Random(shape))
 }
 
 /// `ORG/NAME` and nothing that only a path can be.
@@ -288,6 +315,34 @@ mod tests {
             "tiny"
         );
         assert_eq!(named(&Source::Embedded, None, "austen-2m"), "austen-2m");
+    }
+
+    #[test]
+    fn random_weights_are_asked_for_by_shape_and_keep_their_name() {
+        use clap::Parser as _;
+        let asked = |arguments: &[&str]| {
+            let cli = Cli::try_parse_from([&["serve", "--model"], arguments].concat()).unwrap();
+            source(&cli, &Console)
+        };
+        let random = asked(&["random:qwen2.5-0.5b"]).unwrap();
+        assert!(matches!(random, Source::Random(shape) if shape.name == "qwen2.5-0.5b"));
+        let own = "random:qwen2.5-0.5b";
+        assert_eq!(named(&random, Some(own), own), own);
+        let refusals: [(&[&str], &str); 3] = [
+            (
+                &["random:gpt"],
+                "--model: there is no shape \"gpt\"; random weights are made for qwen2.5-0.5b,",
+            ),
+            (&[own, "--revision", "main"], "--revision: it belongs to"),
+            (
+                &[own, "--served-model-name", "qwen"],
+                "--served-model-name: random weights keep their own name",
+            ),
+        ];
+        for (arguments, part) in refusals {
+            let message = asked(arguments).unwrap_err().to_string();
+            assert!(message.starts_with(part), "{message}");
+        }
     }
 
     #[test]
