@@ -6,19 +6,17 @@
 //! one of a higher class.
 
 use std::error::Error;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use examples_support::{Table, l4, percentile, request, secs, show, simulate};
-use serve_core::mock::{Mock, MockConfig};
+use examples_support::{
+    Table, l4, l4_with_blocks, percentile, request, secs, show, simulate, simulate_preempting,
+};
 use serve_core::rng::Rng;
-use serve_core::{Backend as _, Class, Limits, Request, Span, Time};
+use serve_core::{Class, Request, Span, Time};
+use serve_sched::Policies;
 use serve_sched::batch::Continuous;
-use serve_sched::journal::{Decision, Entry};
 use serve_sched::order::StrictTiers;
-use serve_sched::sim::{Arrivals, Poisson, Report, Row, Simulation};
+use serve_sched::sim::{Poisson, Report, Row};
 use serve_sched::victim::{LeastProgressLost, NewestOfLowestClass, Preemption, Victim};
-use serve_sched::{Policies, Scheduler};
 
 const REQUESTS: u64 = 400;
 /// Prompts of up to 500 tokens and answers of up to 400 come to hold up to 57 blocks of 16.
@@ -68,23 +66,11 @@ fn pressure() -> Result<[(&'static str, Pressed); 4], Box<dyn Error>> {
                 up_to(OUTPUT_TOKENS_MAX),
             )
         });
-        let device = with_blocks(blocks)?;
-        let scheduler = Scheduler::new(device.limits(), policies)?;
-        let mut simulation = Simulation::new(scheduler, device);
-        // The journal has the numbers of each decision.
-        let lost_tokens = Arc::new(AtomicU64::new(0));
-        let sum = Arc::clone(&lost_tokens);
-        let journal = move |entry: &Entry| {
-            if let Decision::Preempted { computed, .. } = entry.decision {
-                sum.fetch_add(u64::from(computed), Ordering::Relaxed);
-            }
-        };
-        simulation
-            .scheduler_mut()
-            .set_journal(Some(Box::new(journal)));
+        let device = l4_with_blocks(16, blocks)?;
+        let (report, lost_tokens) = simulate_preempting(&device, policies, load)?;
         Ok(Pressed {
-            report: simulation.run(&mut Arrivals::new(load)),
-            lost_tokens: lost_tokens.load(Ordering::Relaxed),
+            report,
+            lost_tokens,
         })
     };
     Ok([
@@ -108,17 +94,6 @@ fn pressure() -> Result<[(&'static str, Pressed); 4], Box<dyn Error>> {
 }
 
 /// The device with so many blocks to give, beside the null block.
-fn with_blocks(usable: u32) -> Result<Mock, Box<dyn Error>> {
-    let device = l4(16)?;
-    Ok(Mock::new(MockConfig {
-        limits: Limits {
-            blocks: 1 + usable,
-            ..device.config().limits
-        },
-        ..device.config().clone()
-    }))
-}
-
 fn by_class() -> Result<[(&'static str, Report); 2], Box<dyn Error>> {
     let serve = |by_class| -> Result<Report, Box<dyn Error>> {
         let policies = Policies {

@@ -7,4 +7,4 @@ mod world;
 
 pub use stats::{mean, percentile};
 pub use table::{Table, ms, secs, show};
-pub use world::{clients, l4, request, simulate};
+pub use world::{clients, l4, l4_with_blocks, request, simulate, simulate_preempting};

@@ -1,9 +1,12 @@
 //! A device with measured speed, requests made of numbers, and a run in virtual time.
 
 use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use serve_core::mock::{CostModel, InvalidCostModel, Mock, MockConfig};
 use serve_core::{Backend as _, Limits, Request, RequestId, Span, Time, TokenId};
+use serve_sched::journal::{Decision, Entry};
 use serve_sched::sim::{Arrivals, ClosedLoop, Report, Simulation, Workload};
 use serve_sched::{ConfigError, Policies, Scheduler};
 
@@ -37,6 +40,22 @@ pub fn l4(sequences_max: u32) -> Result<Mock, InvalidCostModel> {
         },
         cost,
         ..MockConfig::default()
+    }))
+}
+
+/// The same device with a KV cache of `usable` blocks.
+///
+/// # Errors
+///
+/// None in fact, as in [`l4`].
+pub fn l4_with_blocks(sequences_max: u32, usable: u32) -> Result<Mock, InvalidCostModel> {
+    let device = l4(sequences_max)?;
+    Ok(Mock::new(MockConfig {
+        limits: Limits {
+            blocks: 1 + usable,
+            ..device.config().limits
+        },
+        ..device.config().clone()
     }))
 }
 
@@ -96,4 +115,31 @@ fn run(
 ) -> Result<Report, ConfigError> {
     let scheduler = Scheduler::new(device.limits(), policies)?;
     Ok(Simulation::new(scheduler, device.clone()).run(workload))
+}
+
+/// A run, and how many positions had been run in vain when their requests were preempted: the
+/// journal has the numbers of each decision.
+///
+/// # Errors
+///
+/// [`ConfigError`] when nothing could run on the device.
+pub fn simulate_preempting(
+    device: &Mock,
+    policies: Policies,
+    requests: impl IntoIterator<Item = Request>,
+) -> Result<(Report, u64), ConfigError> {
+    let scheduler = Scheduler::new(device.limits(), policies)?;
+    let mut simulation = Simulation::new(scheduler, device.clone());
+    let lost_tokens = Arc::new(AtomicU64::new(0));
+    let sum = Arc::clone(&lost_tokens);
+    let journal = move |entry: &Entry| {
+        if let Decision::Preempted { computed, .. } = entry.decision {
+            sum.fetch_add(u64::from(computed), Ordering::Relaxed);
+        }
+    };
+    simulation
+        .scheduler_mut()
+        .set_journal(Some(Box::new(journal)));
+    let report = simulation.run(&mut Arrivals::new(requests));
+    Ok((report, lost_tokens.load(Ordering::Relaxed)))
 }

@@ -1,19 +1,15 @@
 //! Victims: what a full KV cache costs, and what yielding saves.
 
 use std::error::Error;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use examples_support::{l4, request};
-use serve_core::mock::{Mock, MockConfig};
+use examples_support::{l4_with_blocks, request, simulate_preempting};
 use serve_core::rng::Rng;
-use serve_core::{Backend as _, Class, Limits, Time};
+use serve_core::{Class, Time};
+use serve_sched::Policies;
 use serve_sched::batch::Continuous;
-use serve_sched::journal::{Decision, Entry};
 use serve_sched::order::StrictTiers;
-use serve_sched::sim::{Arrivals, Report, Row, Simulation};
+use serve_sched::sim::{Report, Row};
 use serve_sched::victim::{LeastProgressLost, NewestOfLowestClass, Preemption, Victim};
-use serve_sched::{Policies, Scheduler};
 
 use super::load::{arrivals, merged, secs, serve, sweep};
 use crate::chart::{Axis, Chart, Role, Series};
@@ -48,35 +44,12 @@ fn pressed(
         let mut up_to = |most| 1 + lengths.below(most) as u32;
         request(id, Time::ZERO, up_to(500), up_to(400))
     });
-    let device = with_blocks(blocks)?;
-    let scheduler = Scheduler::new(device.limits(), policies)?;
-    let mut simulation = Simulation::new(scheduler, device);
-    let lost_tokens = Arc::new(AtomicU64::new(0));
-    let sum = Arc::clone(&lost_tokens);
-    let journal = move |entry: &Entry| {
-        if let Decision::Preempted { computed, .. } = entry.decision {
-            sum.fetch_add(u64::from(computed), Ordering::Relaxed);
-        }
-    };
-    simulation
-        .scheduler_mut()
-        .set_journal(Some(Box::new(journal)));
-    let report = simulation.run(&mut Arrivals::new(load));
+    let device = l4_with_blocks(SLOTS, blocks)?;
+    let (report, lost_tokens) = simulate_preempting(&device, policies, load)?;
     Ok(Pressed {
         report,
-        lost_tokens: lost_tokens.load(Ordering::Relaxed),
+        lost_tokens,
     })
-}
-
-fn with_blocks(usable: u32) -> Result<Mock, Box<dyn Error>> {
-    let device = l4(SLOTS)?;
-    Ok(Mock::new(MockConfig {
-        limits: Limits {
-            blocks: 1 + usable,
-            ..device.config().limits
-        },
-        ..device.config().clone()
-    }))
 }
 
 /// Sizes of the cache, as how many of the largest requests it holds.
