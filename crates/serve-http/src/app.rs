@@ -13,7 +13,9 @@ use serde_json::json;
 use serve_core::Span;
 use tracing::Instrument;
 
-use crate::api::{ChatRequest, CompletionRequest, Endpoint, Header, ModelList, ModelObject};
+use crate::api::{
+    ChatRequest, CompletionRequest, Endpoint, Header, ModelList, ModelObject, Options,
+};
 use crate::error::{ForCapacity, Problem};
 use crate::generate::Generation;
 use crate::idempotency;
@@ -28,8 +30,8 @@ use crate::terms::{Caller, Terms};
 pub fn app(service: Arc<Service>) -> Router {
     Router::new()
         .route("/", get(page))
-        .route("/v1/chat/completions", post(chat))
-        .route("/v1/completions", post(complete))
+        .route("/v1/chat/completions", post(generate::<ChatRequest>))
+        .route("/v1/completions", post(generate::<CompletionRequest>))
         .route("/v1/models", get(models))
         .route("/v1/models/{*name}", get(model))
         .route("/v1/requests/{id}/cancel", post(cancel))
@@ -51,29 +53,54 @@ async fn page() -> Html<&'static str> {
     Html(include_str!("page.html"))
 }
 
-async fn chat(
-    Shared(service): Shared<Arc<Service>>,
-    request: Request,
-) -> Result<Response, Problem> {
-    let settings = service.settings();
-    let caller = Caller::of(&request, settings)?;
-    let key = idempotency_key(&request, settings)?;
-    let serving = service.serving()?;
-    let body = json_body(request, settings.body_bytes_max).await?;
-    let chat = ChatRequest::parse(&body)?;
-    let (stream, usage) = (chat.options.stream, chat.options.include_usage);
-    let terms = caller.terms(&chat.options, settings)?;
-    if let Some(text) = key {
-        let once = Once::new(Endpoint::Chat, text, &terms, stream)?;
-        let worker = Arc::clone(&service);
-        let work = async move { worker.serving()?.chat(chat, terms).await };
-        return once.answer(&service, &body, work).await;
-    }
-    let (header, generation) = serving.chat(chat, terms).await?;
-    answer(header, generation, stream, usage).await
+/// A way to ask for text. The paths differ in what their body says, and in nothing else.
+trait Ask: Sized + Send + 'static {
+    const ENDPOINT: Endpoint;
+
+    fn read(body: &[u8]) -> Result<Self, Problem>;
+
+    fn options(&self) -> &Options;
+
+    fn start(
+        self,
+        serving: &Serving,
+        terms: Terms,
+    ) -> impl Future<Output = Result<(Header, Generation), Problem>> + Send;
 }
 
-async fn complete(
+impl Ask for ChatRequest {
+    const ENDPOINT: Endpoint = Endpoint::Chat;
+
+    fn read(body: &[u8]) -> Result<Self, Problem> {
+        Self::parse(body)
+    }
+
+    fn options(&self) -> &Options {
+        &self.options
+    }
+
+    async fn start(self, serving: &Serving, terms: Terms) -> Result<(Header, Generation), Problem> {
+        serving.chat(self, terms).await
+    }
+}
+
+impl Ask for CompletionRequest {
+    const ENDPOINT: Endpoint = Endpoint::Completion;
+
+    fn read(body: &[u8]) -> Result<Self, Problem> {
+        Self::parse(body)
+    }
+
+    fn options(&self) -> &Options {
+        &self.options
+    }
+
+    async fn start(self, serving: &Serving, terms: Terms) -> Result<(Header, Generation), Problem> {
+        serving.complete(self, terms).await
+    }
+}
+
+async fn generate<A: Ask>(
     Shared(service): Shared<Arc<Service>>,
     request: Request,
 ) -> Result<Response, Problem> {
@@ -82,16 +109,16 @@ async fn complete(
     let key = idempotency_key(&request, settings)?;
     let serving = service.serving()?;
     let body = json_body(request, settings.body_bytes_max).await?;
-    let completion = CompletionRequest::parse(&body)?;
-    let (stream, usage) = (completion.options.stream, completion.options.include_usage);
-    let terms = caller.terms(&completion.options, settings)?;
+    let ask = A::read(&body)?;
+    let (stream, usage) = (ask.options().stream, ask.options().include_usage);
+    let terms = caller.terms(ask.options(), settings)?;
     if let Some(text) = key {
-        let once = Once::new(Endpoint::Completion, text, &terms, stream)?;
+        let once = Once::new(A::ENDPOINT, text, &terms, stream)?;
         let worker = Arc::clone(&service);
-        let work = async move { worker.serving()?.complete(completion, terms).await };
+        let work = async move { ask.start(worker.serving()?, terms).await };
         return once.answer(&service, &body, work).await;
     }
-    let (header, generation) = serving.complete(completion, terms).await?;
+    let (header, generation) = ask.start(serving, terms).await?;
     answer(header, generation, stream, usage).await
 }
 
