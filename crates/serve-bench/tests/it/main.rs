@@ -5,3 +5,4 @@
 mod binary;
 mod client;
 mod server;
+mod servers;
