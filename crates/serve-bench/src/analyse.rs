@@ -8,6 +8,7 @@ use hdrhistogram::Histogram;
 use serve_core::Span;
 
 use crate::record::{Outcome, Record};
+use crate::slo::Slo;
 
 /// How the attempts ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,35 +76,18 @@ impl Times {
     }
 }
 
-/// What a request must keep to be counted as goodput; what is absent is not asked.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Slo {
-    /// Time to first token, from the scheduled send.
-    pub ttft: Option<Span>,
-    /// Mean time for each further token. Does not apply to an answer of one token.
-    pub tpot: Option<Span>,
-    /// Time to the end of the answer, from the scheduled send.
-    pub e2e: Option<Span>,
-}
-
-impl Slo {
-    /// Whether nothing is asked.
-    pub fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
-
-    fn is_met(&self, record: &Record) -> bool {
-        let within = |limit: Option<Span>, nanos: Option<u64>| match (limit, nanos) {
-            (Some(limit), Some(nanos)) => nanos <= limit.as_nanos(),
-            (Some(_), None) => false,
-            (None, _) => true,
-        };
-        let one_token = record.output_tokens.is_some_and(|tokens| tokens < 2);
-        record.outcome == Outcome::Ok
-            && within(self.ttft, ttft(record))
-            && within(self.e2e, e2e(record))
-            && (one_token || within(self.tpot, tpot(record)))
-    }
+/// Whether an attempt counts as goodput.
+fn is_met(slo: &Slo, record: &Record) -> bool {
+    let within = |limit: Option<Span>, nanos: Option<u64>| match (limit, nanos) {
+        (Some(limit), Some(nanos)) => nanos <= limit.as_nanos(),
+        (Some(_), None) => false,
+        (None, _) => true,
+    };
+    let one_token = record.output_tokens.is_some_and(|tokens| tokens < 2);
+    record.outcome == Outcome::Ok
+        && within(slo.ttft, ttft(record))
+        && within(slo.e2e, e2e(record))
+        && (one_token || within(slo.tpot, tpot(record)))
 }
 
 /// Everything that a table says about a run.
@@ -196,16 +180,16 @@ impl Summary {
         ] {
             nanos.into_iter().for_each(|nanos| times.add(nanos));
         }
-        for pair in record.chunks_ns.windows(2) {
-            self.itl.add(pair[1].saturating_sub(pair[0]));
+        for pair in record.chunks.windows(2) {
+            self.itl.add(pair[1].at_ns.saturating_sub(pair[0].at_ns));
         }
         self.output_tokens += u64::from(record.output_tokens.unwrap_or(0));
-        self.good += u64::from(slo.is_met(record));
+        self.good += u64::from(is_met(slo, record));
     }
 }
 
 fn ttft(record: &Record) -> Option<u64> {
-    let first = record.chunks_ns.first()?;
+    let first = record.first_token_ns()?;
     Some(first.saturating_sub(record.scheduled_ns))
 }
 
@@ -214,12 +198,12 @@ fn e2e(record: &Record) -> Option<u64> {
 }
 
 fn tpot(record: &Record) -> Option<u64> {
-    let (first, last) = (record.chunks_ns.first()?, record.chunks_ns.last()?);
+    let (first, last) = (record.first_token_ns()?, record.last_token_ns()?);
     let gaps = record
         .output_tokens?
         .checked_sub(1)
         .filter(|gaps| *gaps > 0)?;
-    Some(last.saturating_sub(*first) / u64::from(gaps))
+    Some(last.saturating_sub(first) / u64::from(gaps))
 }
 
 fn wall(records: &[Record]) -> Span {
@@ -252,7 +236,7 @@ mod tests {
     fn answer(due: u64, chunks: &[u64], tokens: Option<u32>) -> Record {
         Record {
             sent_ns: Some((due + 1) * MS),
-            chunks_ns: chunks.iter().map(|ms| ms * MS).collect(),
+            chunks: chunks.iter().map(|ms| (ms * MS, None).into()).collect(),
             end_ns: chunks.last().map(|ms| (ms + 2) * MS),
             outcome: Outcome::Ok,
             output_tokens: tokens,

@@ -14,7 +14,7 @@ use thiserror::Error;
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::record::{Outcome, Record};
+use crate::record::{Chunk, Outcome, Record};
 use crate::workload::{Arrivals, Planned, Workload};
 
 /// Sends one request and reads its answer to the end.
@@ -55,7 +55,10 @@ impl Attempt {
     /// A chunk with text is there.
     pub fn text(&mut self) {
         let now = self.now();
-        self.record.chunks_ns.push(now);
+        self.record.chunks.push(Chunk {
+            at_ns: now,
+            tokens: None,
+        });
     }
 
     /// The server says why it stopped.
@@ -229,7 +232,7 @@ mod tests {
         let mut rows = Vec::new();
         let patience = Duration::from_secs(60);
         drive(workload, transport, patience, stop, |row| rows.push(row)).await;
-        rows.sort_by_key(|row| row.index);
+        rows.sort_by_key(|row| row.request);
         rows
     }
 

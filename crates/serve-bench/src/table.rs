@@ -4,7 +4,8 @@ use std::fmt::Write;
 
 use serve_core::Span;
 
-use crate::analyse::{Slo, Summary, Times};
+use crate::analyse::{Summary, Times};
+use crate::slo::Slo;
 
 /// One table, plain text, with a line end after each row.
 pub fn table(summary: &Summary, slo: &Slo) -> String {
@@ -123,7 +124,7 @@ mod tests {
     fn the_table_reads_as_it_should() {
         let answer = Record {
             sent_ns: Some(1_000_000),
-            chunks_ns: vec![30_000_000, 50_000_000],
+            chunks: vec![(30_000_000, None).into(), (50_000_000, None).into()],
             end_ns: Some(100_000_000),
             outcome: Outcome::Ok,
             output_tokens: Some(3),

@@ -39,7 +39,7 @@ async fn a_run_prints_a_table_that_its_rows_give_again() {
     assert!(text.contains(counts), "{text}");
     assert!(text.contains("the queue is full"), "{text}");
 
-    let rows = record::read(std::fs::read(&file).unwrap().as_slice()).unwrap();
+    let rows = record::read(&file).unwrap();
     assert_eq!(rows.len(), 8);
     let again = bench(words(&format!("analyse {out}"))).await;
     let again = String::from_utf8(again.stdout).unwrap();

@@ -17,7 +17,7 @@ async fn rows(server: &Server, arrivals: Arrivals, requests: u64) -> Vec<Record>
     let mut rows = Vec::new();
     let patience = Duration::from_secs(60);
     drive(&workload, target, patience, stop, |row| rows.push(row)).await;
-    rows.sort_by_key(|row| row.index);
+    rows.sort_by_key(|row| row.request);
     rows
 }
 
@@ -49,18 +49,18 @@ async fn a_whole_answer_is_noted_in_order() {
         (Some(200), Some("length"))
     );
     assert_eq!((row.prompt_tokens, row.output_tokens), (Some(5), Some(4)));
-    assert_eq!(row.chunks_ns.len(), 3, "the role alone is no text");
+    assert_eq!(row.chunks.len(), 3, "the role alone is no text");
     let mut times = vec![
         row.scheduled_ns,
         row.sent_ns.unwrap(),
         row.headers_ns.unwrap(),
     ];
-    times.extend(&row.chunks_ns);
+    times.extend(row.chunks.iter().map(|chunk| chunk.at_ns));
     times.push(row.end_ns.unwrap());
     assert!(times.is_sorted(), "{times:?}");
     // A sleep never ends early, so the script's waits are lower bounds.
     assert!(
-        row.chunks_ns[2] - row.sent_ns.unwrap() >= 120_000_000,
+        row.chunks[2].at_ns - row.sent_ns.unwrap() >= 120_000_000,
         "{row:?}"
     );
 }
@@ -89,7 +89,7 @@ async fn too_busy_is_a_refusal_and_any_other_status_a_failure() {
         let row = one(status(line, error)).await;
         assert_eq!(row.outcome, outcome, "{line}");
         assert_eq!(row.error, Some(format!("{line}: the queue is full")));
-        assert!(row.chunks_ns.is_empty());
+        assert!(row.chunks.is_empty());
     }
     assert_eq!(
         one(status("503 Busy", "plain")).await.outcome,
@@ -105,7 +105,7 @@ async fn an_answer_that_is_cut_short_is_a_failure_that_keeps_its_chunks() {
         cut.error.as_deref(),
         Some("the stream ended without a finish reason")
     );
-    assert!(!cut.chunks_ns.is_empty());
+    assert!(!cut.chunks.is_empty());
 
     let error = event(0, r#"{"error":{"message":"device lost"}}"#);
     let error = one(vec![head(), text(0, "a"), error, end(1)]).await;
@@ -130,7 +130,7 @@ async fn a_stream_without_its_last_word_is_whole_if_it_gave_a_reason() {
     );
     let row = one(vec![head(), finish]).await;
     assert_eq!(row.outcome, Outcome::Ok, "{row:?}");
-    assert_eq!((row.output_tokens, row.chunks_ns.len()), (None, 1));
+    assert_eq!((row.output_tokens, row.chunks.len()), (None, 1));
 }
 
 #[tokio::test]
@@ -175,7 +175,7 @@ async fn every_request_of_an_open_loop_has_its_row_and_its_count() {
     let server = Server::start(scripts).await;
     let rows = rows(&server, Arrivals::Poisson { rate_per_s: 200.0 }, 40).await;
     assert_eq!(rows.len(), 40);
-    assert!(rows.iter().map(|row| row.index).eq(0..40));
+    assert!(rows.iter().map(|row| row.request).eq(0..40));
     let count = |outcome| rows.iter().filter(|row| row.outcome == outcome).count();
     let counts = [Outcome::Ok, Outcome::Refused, Outcome::Failed].map(count);
     assert_eq!(counts, [38, 1, 1]);

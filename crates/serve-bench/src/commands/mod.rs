@@ -1,0 +1,38 @@
+//! The commands, one file each: its arguments, and what it does with the library.
+
+pub(crate) mod analyse;
+pub(crate) mod run;
+
+use std::error::Error;
+use std::process::ExitCode;
+
+use clap::Args;
+use serve_bench::slo::Slo;
+use serve_core::Span;
+
+/// The exit code of a command that did its work, or why it could not.
+pub(crate) type CommandResult = Result<ExitCode, Box<dyn Error>>;
+
+/// What an answer must keep to be counted as goodput.
+#[derive(Args, Debug)]
+pub(crate) struct SloArgs {
+    /// Count as goodput only answers whose first token came within this time
+    #[arg(long, value_name = "MS")]
+    slo_ttft_ms: Option<u64>,
+    /// Count as goodput only answers whose further tokens took at most this time each
+    #[arg(long, value_name = "MS")]
+    slo_tpot_ms: Option<u64>,
+    /// Count as goodput only answers that ended within this time
+    #[arg(long, value_name = "MS")]
+    slo_e2e_ms: Option<u64>,
+}
+
+impl SloArgs {
+    pub(crate) fn slo(&self) -> Slo {
+        Slo {
+            ttft: self.slo_ttft_ms.map(Span::from_millis),
+            tpot: self.slo_tpot_ms.map(Span::from_millis),
+            e2e: self.slo_e2e_ms.map(Span::from_millis),
+        }
+    }
+}
