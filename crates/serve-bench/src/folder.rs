@@ -23,6 +23,16 @@ pub struct Run {
     pub records: Vec<Record>,
 }
 
+impl Run {
+    /// Rows of which nothing else is known: no warm-up, no limits, no workload.
+    pub fn of_rows(records: Vec<Record>) -> Self {
+        Self {
+            manifest: Manifest::unknown(),
+            records,
+        }
+    }
+}
+
 /// A folder that cannot be used.
 #[derive(Debug, Error)]
 pub enum FolderError {

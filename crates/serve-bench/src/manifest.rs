@@ -84,7 +84,7 @@ pub struct Runtime {
 }
 
 /// Layer 4.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct WorkloadLayer {
     /// The name of the workload.
     pub name: String,
@@ -203,6 +203,21 @@ pub enum ManifestError {
 }
 
 impl Manifest {
+    /// Of rows without a manifest: it knows nothing.
+    pub fn unknown() -> Self {
+        Self {
+            format: FORMAT.to_owned(),
+            version: VERSION,
+            source: Source::Measured,
+            model: Model::default(),
+            runtime: Runtime::default(),
+            hardware: Hardware::default(),
+            workload: WorkloadLayer::default(),
+            measurement: Measurement::default(),
+            artifact: Artifact::default(),
+        }
+    }
+
     /// Reads a manifest.
     ///
     /// # Errors

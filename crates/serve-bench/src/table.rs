@@ -1,154 +1,167 @@
-//! The numbers of a run for a person: each metric with its definition beside it.
+//! A table that is printed, put into a report, or pasted into a document: the same cells each time.
 
-use std::fmt::Write;
+use serde::Serialize;
 
-use serve_core::Span;
+/// Rows under named columns, with what has to be said above and below.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Table {
+    /// What it shows, with the unit.
+    pub title: String,
+    /// The names of the columns. The first is aligned left, the others right.
+    pub columns: Vec<String>,
+    /// As many cells each as there are columns.
+    pub rows: Vec<Vec<String>>,
+    /// What is true of the whole table.
+    pub notes: Vec<String>,
+}
 
-use crate::analyse::{Summary, Times};
-use crate::slo::Slo;
-
-/// One table, plain text, with a line end after each row.
-pub fn table(summary: &Summary, slo: &Slo) -> String {
-    let mut out = String::new();
-    counts(summary, &mut out);
-    rates(summary, &mut out);
-    latencies(summary, &mut out);
-    if !slo.is_empty() {
-        goodput(summary, slo, &mut out);
+impl Table {
+    /// A table without rows.
+    pub fn new(title: impl Into<String>, columns: &[&str]) -> Self {
+        Self {
+            title: title.into(),
+            columns: columns.iter().map(|&name| name.to_owned()).collect(),
+            ..Self::default()
+        }
     }
-    out
-}
 
-// Writing to a `String` cannot fail, so the results below are dropped.
+    /// Adds a row.
+    pub fn row(&mut self, cells: impl IntoIterator<Item = impl Into<String>>) {
+        self.rows.push(cells.into_iter().map(Into::into).collect());
+    }
 
-fn counts(summary: &Summary, out: &mut String) {
-    let counts = &summary.counts;
-    let _ = writeln!(
-        out,
-        "requests   {} scheduled = {} sent + {} not sent; sent = {} ok + {} refused + {} failed + {} \
-         cancelled",
-        counts.scheduled(),
-        counts.sent(),
-        counts.not_sent,
-        counts.ok,
-        counts.refused,
-        counts.failed,
-        counts.cancelled,
-    );
-}
+    /// Adds a note.
+    pub fn note(&mut self, note: impl Into<String>) {
+        self.notes.push(note.into());
+    }
 
-fn rates(summary: &Summary, out: &mut String) {
-    let rate = |rate: Option<f64>| rate.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.2}"));
-    let _ = writeln!(
-        out,
-        "rate       {}/s offered, {}/s delivered; schedule lag p99 {} (scheduled to actual send)",
-        rate(summary.offered_per_s),
-        rate(summary.delivered_per_s),
-        millis(summary.lag.quantile(0.99)),
-    );
-    let _ = writeln!(
-        out,
-        "throughput {:.2} answers/s, {:.1} output tokens/s over {:.2} s (first scheduled send to last \
-         end)",
-        summary.answers_per_s(),
-        summary.tokens_per_s(),
-        summary.wall.as_secs_f64(),
-    );
-}
+    /// Plain text for a terminal, with a line end after each line.
+    pub fn text(&self) -> String {
+        let mut out = String::new();
+        for line in [&self.title].into_iter().filter(|title| !title.is_empty()) {
+            push_line(&mut out, line);
+        }
+        let lines = || [&self.columns].into_iter().chain(&self.rows);
+        let width = |column: usize| {
+            let cells = lines().filter_map(|cells| cells.get(column));
+            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+        };
+        let widths = (0..self.columns.len()).map(width).collect::<Vec<_>>();
+        for cells in lines() {
+            let padded = cells.iter().zip(&widths).enumerate();
+            let padded = padded.map(|(column, (cell, &width))| match column {
+                0 => format!("{cell:<width$}"),
+                _ => format!("{cell:>width$}"),
+            });
+            push_line(&mut out, &padded.collect::<Vec<_>>().join("  "));
+        }
+        for note in &self.notes {
+            push_line(&mut out, note);
+        }
+        out
+    }
 
-fn latencies(summary: &Summary, out: &mut String) {
-    let _ = writeln!(
-        out,
-        "\n{:<6} {:>9} {:>12} {:>12} {:>12}  definition (attempts that ended ok)",
-        "metric", "count", "p50", "p90", "p99"
-    );
-    let rows: [(&str, &Times, &str); 4] = [
-        (
-            "TTFT",
-            &summary.ttft,
-            "scheduled send to first chunk with text",
-        ),
-        (
-            "ITL",
-            &summary.itl,
-            "one chunk with text to the next, every gap",
-        ),
-        (
-            "TPOT",
-            &summary.tpot,
-            "(last - first chunk) / (output tokens - 1), each answer",
-        ),
-        ("E2E", &summary.e2e, "scheduled send to end of answer"),
-    ];
-    for (name, times, definition) in rows {
-        let at = |quantile| millis(times.quantile(quantile));
-        let _ = writeln!(
-            out,
-            "{name:<6} {:>9} {:>12} {:>12} {:>12}  {definition}",
-            times.count(),
-            at(0.5),
-            at(0.9),
-            at(0.99),
+    /// Markdown, with a line end after each line.
+    pub fn markdown(&self) -> String {
+        let mut out = String::new();
+        let line = |cells: &[String]| {
+            let cells = cells.iter().map(|cell| cell.replace('|', "\\|"));
+            format!("| {} |", cells.collect::<Vec<_>>().join(" | "))
+        };
+        push_line(&mut out, &line(&self.columns));
+        let rule = (0..self.columns.len()).map(|column| if column == 0 { "---" } else { "---:" });
+        push_line(
+            &mut out,
+            &format!("|{}|", rule.collect::<Vec<_>>().join("|")),
         );
+        for cells in &self.rows {
+            push_line(&mut out, &line(cells));
+        }
+        for note in &self.notes {
+            push_line(&mut out, &format!("\n{note}"));
+        }
+        out
     }
 }
 
-fn goodput(summary: &Summary, slo: &Slo, out: &mut String) {
-    let limits = [("TTFT", slo.ttft), ("TPOT", slo.tpot), ("E2E", slo.e2e)];
-    let limits = limits
-        .into_iter()
-        .filter_map(|(name, limit)| Some(format!("{name} <= {}", limit?)));
-    let _ = writeln!(
-        out,
-        "\ngoodput    {:.2} answers/s: {} of {} scheduled requests kept {}",
-        summary.goodput_per_s(),
-        summary.good,
-        summary.counts.scheduled(),
-        limits.collect::<Vec<_>>().join(", "),
-    );
+fn push_line(out: &mut String, line: &str) {
+    out.push_str(line.trim_end());
+    out.push('\n');
 }
 
-fn millis(span: Option<Span>) -> String {
-    span.map_or_else(
-        || "-".to_owned(),
-        |span| format!("{:.2} ms", span.as_millis_f64()),
-    )
+/// A number with three significant digits or all whole ones, such as `0.254`, `12.3` or `13204`;
+/// a dash where there is none.
+pub fn number(value: Option<f64>) -> String {
+    let Some(value) = value else {
+        return "-".to_owned();
+    };
+    let decimals = match value.abs() {
+        size if size >= 99.95 => 0,
+        size if size >= 9.995 => 1,
+        size if size >= 0.9995 || size == 0.0 => 2,
+        _ => 3,
+    };
+    format!("{value:.decimals$}")
+}
+
+/// A share as a percentage, such as `95.0%`.
+pub fn percent(share: Option<f64>) -> String {
+    share.map_or_else(|| "-".to_owned(), |share| format!("{:.1}%", share * 100.0))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{Outcome, Record};
+
+    fn table() -> Table {
+        let mut table = Table::new("times in ms", &["metric", "p50", "p99"]);
+        table.row(["TTFT", "1.50", "120"]);
+        table.row(["E2E", "11200", "-"]);
+        table.note("a note");
+        table
+    }
 
     #[test]
-    fn the_table_reads_as_it_should() {
-        let answer = Record {
-            sent_ns: Some(1_000_000),
-            chunks: vec![(30_000_000, None).into(), (50_000_000, None).into()],
-            end_ns: Some(100_000_000),
-            outcome: Outcome::Ok,
-            output_tokens: Some(3),
-            ..Record::not_sent(0, 0)
-        };
-        let rows = [answer, Record::not_sent(1, 50_000_000)];
-        let slo = Slo {
-            e2e: Some(Span::from_millis(200)),
-            ..Slo::default()
-        };
-        let text = table(&Summary::of(&rows, &slo), &slo);
+    fn text_is_aligned() {
         let expected = "\
-requests   2 scheduled = 1 sent + 1 not sent; sent = 1 ok + 0 refused + 0 failed + 0 cancelled
-rate       -/s offered, -/s delivered; schedule lag p99 1.00 ms (scheduled to actual send)
-throughput 10.00 answers/s, 30.0 output tokens/s over 0.10 s (first scheduled send to last end)
-
-metric     count          p50          p90          p99  definition (attempts that ended ok)
-TTFT           1     30.00 ms     30.00 ms     30.00 ms  scheduled send to first chunk with text
-ITL            1     20.00 ms     20.00 ms     20.00 ms  one chunk with text to the next, every gap
-TPOT           1     10.00 ms     10.00 ms     10.00 ms  (last - first chunk) / (output tokens - 1), each answer
-E2E            1    100.00 ms    100.00 ms    100.00 ms  scheduled send to end of answer
-
-goodput    10.00 answers/s: 1 of 2 scheduled requests kept E2E <= 200ms
+times in ms
+metric    p50  p99
+TTFT     1.50  120
+E2E     11200    -
+a note
 ";
-        assert_eq!(text, expected);
+        assert_eq!(table().text(), expected);
+    }
+
+    #[test]
+    fn markdown_keeps_its_bars() {
+        let mut table = table();
+        table.row(["a|b", "1", "2"]);
+        let expected = "\
+| metric | p50 | p99 |
+|---|---:|---:|
+| TTFT | 1.50 | 120 |
+| E2E | 11200 | - |
+| a\\|b | 1 | 2 |
+
+a note
+";
+        assert_eq!(table.markdown(), expected);
+    }
+
+    #[test]
+    fn numbers_have_three_digits_that_say_something() {
+        let shown = [
+            0.0, 0.2541, 0.9996, 1.0, 9.999, 12.34, 99.96, 13_204.4, -0.5,
+        ];
+        let shown = shown.map(|value| number(Some(value)));
+        let expected = [
+            "0.00", "0.254", "1.00", "1.00", "10.0", "12.3", "100", "13204", "-0.500",
+        ];
+        assert_eq!(shown, expected);
+        assert_eq!(
+            (number(None), percent(Some(0.5)), percent(None)),
+            ("-".into(), "50.0%".into(), "-".into())
+        );
     }
 }

@@ -1,43 +1,128 @@
-//! `serve-bench analyse`: the table of a file of rows, computed again.
+//! `serve-bench analyse`: the tables of a run, computed again from its rows and its manifest.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use serve_bench::analyse::Summary;
+use serve_bench::analyse::bootstrap::Bootstrap;
+use serve_bench::analyse::strata::Cuts;
+use serve_bench::analyse::{Analysis, Options};
+use serve_bench::folder::{FolderError, Run, RunFolder};
 use serve_bench::record::{self, Outcome, Record};
 use serve_bench::slo::Slo;
-use serve_bench::table::table;
+use serve_bench::summary;
+use serve_core::Span;
 
 use super::{CommandResult, SloArgs};
 
 /// Arguments of the command.
 #[derive(Args, Debug)]
 pub(crate) struct Analyse {
-    /// The rows, one JSON object a line
-    file: PathBuf,
+    /// Folders of runs, or files of rows; several are taken as repeats of the same thing
+    #[arg(required = true, value_name = "DIR")]
+    runs: Vec<PathBuf>,
+    /// Print everything as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    how: AnalysisArgs,
+}
+
+/// How runs are analysed.
+#[derive(Args, Debug)]
+pub(crate) struct AnalysisArgs {
     #[command(flatten)]
     slo: SloArgs,
+    /// What the hardware costs, to say what a million output tokens cost
+    #[arg(long, value_name = "DOLLARS")]
+    price_per_hour: Option<f64>,
+    /// A prompt of more tokens is long [default: the median of the run]
+    #[arg(long, value_name = "TOKENS")]
+    long_prompt: Option<u32>,
+    /// An answer that may have more tokens is long [default: the median of the run]
+    #[arg(long, value_name = "TOKENS")]
+    long_output: Option<u32>,
+    /// A request without a first token for longer is starved [default: ten times the median TTFT]
+    #[arg(long, value_name = "MS")]
+    starved_after_ms: Option<u64>,
+    /// How often requests are drawn again for the intervals; 0 leaves these out
+    #[arg(long, value_name = "COUNT", default_value_t = Bootstrap::default().resamples)]
+    resamples: u32,
+    /// Fixes these draws
+    #[arg(long, value_name = "SEED", default_value_t = Bootstrap::default().seed)]
+    bootstrap_seed: u64,
+}
+
+impl AnalysisArgs {
+    /// As the library takes them.
+    pub(crate) fn options(&self) -> Options {
+        Options {
+            slo: self.slo.given(),
+            price_per_hour: self.price_per_hour,
+            cuts: Cuts {
+                prompt_tokens: self.long_prompt,
+                output_tokens: self.long_output,
+            },
+            starved_after: self.starved_after_ms.map(Span::from_millis),
+            bootstrap: Bootstrap {
+                resamples: self.resamples,
+                seed: self.bootstrap_seed,
+                ..Bootstrap::default()
+            },
+        }
+    }
 }
 
 /// Reads and prints.
 pub(crate) fn run(options: &Analyse) -> CommandResult {
-    Ok(report(&record::read(&options.file)?, &options.slo.slo()))
+    let runs = options.runs.iter().map(|path| open(path));
+    let runs = runs.collect::<Result<Vec<_>, _>>()?;
+    let analysis = Analysis::of(&runs, &options.how.options());
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&analysis)?);
+        return Ok(exit_code(&analysis));
+    }
+    print(&runs, &analysis);
+    Ok(exit_code(&analysis))
 }
 
-/// Prints the table. Fails when no answer came whole.
+/// A run from its folder, or from a file of rows, of which nothing else is known then.
+pub(crate) fn open(path: &Path) -> Result<Run, FolderError> {
+    match path.is_file() {
+        true => Ok(Run::of_rows(record::read(path)?)),
+        false => RunFolder::at(path).open(),
+    }
+}
+
+/// Prints the tables of rows. Fails when no answer came whole.
 pub(crate) fn report(records: &[Record], slo: &Slo) -> ExitCode {
-    let summary = Summary::of(records, slo);
-    print!("{}", table(&summary, slo));
-    let wrong = |record: &&Record| matches!(record.outcome, Outcome::Refused | Outcome::Failed);
-    if let Some(first) = records.iter().find(wrong) {
+    let options = Options {
+        slo: Some(*slo).filter(|slo| !slo.is_empty()),
+        ..Options::default()
+    };
+    let runs = [Run::of_rows(records.to_vec())];
+    let analysis = Analysis::of(&runs, &options);
+    print(&runs, &analysis);
+    exit_code(&analysis)
+}
+
+/// Prints the tables of runs.
+pub(crate) fn print(runs: &[Run], analysis: &Analysis) {
+    print!("{}", summary::text(analysis));
+    let records = runs.iter().flat_map(|run| &run.records);
+    let wrong = |outcome| matches!(outcome, Outcome::Refused | Outcome::Failed);
+    if let Some(first) = records.into_iter().find(|row| wrong(row.outcome)) {
         let cause = first.error.as_deref().unwrap_or("no cause was given");
         println!(
             "\nfirst that went wrong: request {}: {cause}",
             first.request
         );
     }
-    match summary.counts.ok {
+}
+
+/// Fails when no answer came whole.
+pub(crate) fn exit_code(analysis: &Analysis) -> ExitCode {
+    match analysis.all().requests.ok {
         0 => ExitCode::FAILURE,
         _ => ExitCode::SUCCESS,
     }

@@ -28,11 +28,17 @@ pub(crate) struct SloArgs {
 }
 
 impl SloArgs {
+    /// The limits.
     pub(crate) fn slo(&self) -> Slo {
         Slo {
             ttft: self.slo_ttft_ms.map(Span::from_millis),
             tpot: self.slo_tpot_ms.map(Span::from_millis),
             e2e: self.slo_e2e_ms.map(Span::from_millis),
         }
+    }
+
+    /// The limits; `None` when no option was given.
+    pub(crate) fn given(&self) -> Option<Slo> {
+        Some(self.slo()).filter(|slo| !slo.is_empty())
     }
 }

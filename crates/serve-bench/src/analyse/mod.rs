@@ -1,0 +1,233 @@
+//! What a run says: every number from its rows and its manifest, none from anywhere else.
+//!
+//! Several runs of the same thing are analysed together as repeats. Requests are the unit: a retry is
+//! an attempt of its request. Latencies are of answered requests, and beside each stands how many were
+//! not. The words are those of [`definitions`](crate::definitions).
+
+pub mod bootstrap;
+pub mod cost;
+pub mod fairness;
+pub mod group;
+pub mod histograms;
+pub mod little;
+pub mod quantile;
+pub mod rates;
+pub mod request;
+pub mod retries;
+pub mod strata;
+#[cfg(test)]
+pub(crate) mod testing;
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serve_core::Span;
+
+use self::bootstrap::{Bootstrap, Scheme};
+use self::cost::Cost;
+use self::fairness::{Fairness, Share};
+use self::group::Group;
+use self::little::Little;
+use self::rates::Rates;
+use self::request::Request;
+use self::retries::Retries;
+use self::strata::Cuts;
+use crate::definitions::Metric;
+use crate::folder::Run;
+use crate::manifest::Source;
+use crate::record::Outcome;
+use crate::slo::Slo;
+
+/// What may be asked beyond what the manifests say.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Options {
+    /// Judge goodput by these limits instead of those of the manifests.
+    pub slo: Option<Slo>,
+    /// What the hardware costs, in dollars an hour.
+    pub price_per_hour: Option<f64>,
+    /// Where short ends and long begins.
+    pub cuts: Cuts,
+    /// After how long without a first token a request is starved. Unset: ten times the median TTFT.
+    pub starved_after: Option<Span>,
+    /// How intervals are drawn.
+    pub bootstrap: Bootstrap,
+}
+
+/// Everything that the tables and the report say about a run, or about several repeats of it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Analysis {
+    /// Whether any of the rows was simulated. Then none of this was measured.
+    pub simulated: bool,
+    /// How many runs were put together.
+    pub runs: usize,
+    /// Whether a run was stopped before its time.
+    pub interrupted: bool,
+    /// The limits of goodput, for all and for single classes.
+    pub slo: Slo,
+    /// Where a class has its own.
+    pub slo_by_class: BTreeMap<String, Slo>,
+    /// Rates, and the time that they are of.
+    pub rates: Rates,
+    /// Everything first, then its parts.
+    pub groups: Vec<Group>,
+    /// Where short ends and long begins, in tokens.
+    pub cuts: Cuts,
+    /// Attempts that did not end well, by cause.
+    pub causes: BTreeMap<String, u64>,
+    /// Attempts beside requests.
+    pub retries: Retries,
+    /// Between tenants and between classes, where there are several.
+    pub fairness: Vec<Fairness>,
+    /// Of each run: the mean in flight beside rate times stay.
+    pub little: Vec<Option<Little>>,
+    /// What a million tokens cost, if a price was given.
+    pub cost: Option<Cost>,
+    /// What was drawn again for the intervals.
+    pub scheme: Scheme,
+    /// How it was drawn.
+    pub bootstrap: Bootstrap,
+}
+
+impl Analysis {
+    /// Puts runs of the same thing together. O(rows log rows), plus the resamples.
+    pub fn of(runs: &[Run], options: &Options) -> Self {
+        let of_run = runs.iter().map(requests_of).collect::<Vec<_>>();
+        let scheme = Scheme::new(of_run.iter().map(Vec::len).collect());
+        let requests = of_run.concat();
+        let limits = Limits::of(runs, options.slo);
+        let good = requests
+            .iter()
+            .map(|request| request.is_good(limits.of_request(request)))
+            .collect::<Vec<_>>();
+        let cuts = options.cuts.or_medians(&requests);
+        let parts = strata::parts(&requests, cuts);
+        let (groups, resamples) =
+            group::groups(&requests, &good, parts, &scheme, &options.bootstrap);
+        let rates = Rates::of(&of_run, &groups[0]);
+        let median_ms = groups[0].percentile_ms(Metric::Ttft, 0.5);
+        let starved_after = options
+            .starved_after
+            .or_else(|| Some(Span::from_nanos((median_ms? * 1e7) as u64)));
+        let cost =
+            |per_hour| Cost::new(per_hour, rates.output_tokens_per_s, rates.good_tokens_per_s);
+        Self {
+            simulated: runs.iter().any(is_simulated),
+            runs: runs.len(),
+            interrupted: runs.iter().any(|run| run.manifest.artifact.interrupted),
+            causes: causes(&requests),
+            retries: Retries::of(&requests),
+            fairness: fairness(&requests, starved_after),
+            little: of_run.iter().map(|requests| little(requests)).collect(),
+            cost: options.price_per_hour.map(cost),
+            rates,
+            groups,
+            cuts,
+            scheme,
+            bootstrap: Bootstrap {
+                resamples,
+                ..options.bootstrap
+            },
+            slo: limits.slo,
+            slo_by_class: limits.by_class,
+        }
+    }
+
+    /// All requests.
+    pub fn all(&self) -> &Group {
+        &self.groups[0]
+    }
+
+    /// Whether goodput asks for anything.
+    pub fn has_slo(&self) -> bool {
+        !self.slo.is_empty() || self.slo_by_class.values().any(|slo| !slo.is_empty())
+    }
+}
+
+/// The requests of a run in order of schedule, without its warm-up.
+pub fn requests_of(run: &Run) -> Vec<Request<'_>> {
+    Request::all(&run.records, run.manifest.measurement.warmup_ns)
+}
+
+/// Whether a run, or any row of it, comes from a simulation.
+pub fn is_simulated(run: &Run) -> bool {
+    run.manifest.source == Source::Simulated || run.records.iter().any(|row| row.simulated)
+}
+
+/// The limits of goodput.
+pub(crate) struct Limits {
+    slo: Slo,
+    by_class: BTreeMap<String, Slo>,
+}
+
+impl Limits {
+    /// `slo` for everything, else what the first manifest says: runs that are put together are of the
+    /// same thing.
+    pub(crate) fn of(runs: &[Run], slo: Option<Slo>) -> Self {
+        let said = runs.first().map(|run| &run.manifest.measurement);
+        match (slo, said) {
+            (None, Some(said)) => Self {
+                slo: said.slo,
+                by_class: said.slo_by_class.clone(),
+            },
+            (slo, _) => Self {
+                slo: slo.unwrap_or_default(),
+                by_class: BTreeMap::new(),
+            },
+        }
+    }
+
+    pub(crate) fn of_request(&self, request: &Request<'_>) -> &Slo {
+        let class = request.first().class.as_ref();
+        let own = class.and_then(|class| self.by_class.get(class));
+        own.unwrap_or(&self.slo)
+    }
+
+    /// Whether nothing is asked.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.slo.is_empty() && self.by_class.values().all(Slo::is_empty)
+    }
+}
+
+fn causes(requests: &[Request<'_>]) -> BTreeMap<String, u64> {
+    let mut causes = BTreeMap::new();
+    let attempts = requests.iter().flat_map(Request::attempts);
+    for attempt in attempts.filter(|attempt| attempt.outcome != Outcome::Ok) {
+        let cause = attempt.cause.as_deref().unwrap_or("unknown");
+        *causes.entry(cause.to_owned()).or_default() += 1;
+    }
+    causes
+}
+
+fn fairness(requests: &[Request<'_>], starved_after: Option<Span>) -> Vec<Fairness> {
+    let limit_ns = starved_after.map_or(u64::MAX, Span::as_nanos);
+    let by = |by, name: fn(&Request<'_>) -> Option<String>| {
+        let mut shares = BTreeMap::<String, Share>::new();
+        for request in requests {
+            let Some(name) = name(request) else {
+                continue;
+            };
+            let share = shares.entry(name.clone()).or_default();
+            let tokens = request.answer().and_then(|answer| answer.output_tokens);
+            share.name = name;
+            share.requests += 1;
+            share.answered += u64::from(request.answer().is_some());
+            share.output_tokens += u64::from(tokens.unwrap_or(0));
+            share.starved += u64::from(request.waited_ns() > limit_ns);
+        }
+        let starved_after_ms = limit_ns as f64 / 1e6;
+        let several = shares.len() > 1;
+        several.then(|| Fairness::new(by, shares.into_values().collect(), starved_after_ms))
+    };
+    let found = [
+        by("tenant", |request| request.first().tenant.clone()),
+        by("class", |request| request.first().class.clone()),
+    ];
+    found.into_iter().flatten().collect()
+}
+
+/// The stays of attempts, not of requests: between two attempts a request is with nobody.
+fn little(requests: &[Request<'_>]) -> Option<Little> {
+    let attempts = requests.iter().flat_map(Request::attempts);
+    let stays = attempts.filter_map(|row| Some((row.sent_ns?, row.end_ns?)));
+    Little::of(&stays.collect::<Vec<_>>())
+}

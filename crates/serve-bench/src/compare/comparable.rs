@@ -1,0 +1,226 @@
+//! Whether two runs may be compared at all: what must be the same, layer by layer of the manifests.
+//!
+//! The runtime may differ, because that is what a comparison is for; its differences are listed. The
+//! rest must not, unless the reader says that it may.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Serialize;
+use serde_json::Value;
+use thiserror::Error;
+
+use crate::manifest::Manifest;
+
+/// Something in which two manifests may differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Layer {
+    /// Measured or simulated.
+    Source,
+    /// The weights.
+    Model,
+    /// The server and its settings.
+    Runtime,
+    /// The machine.
+    Hardware,
+    /// What was sent.
+    Workload,
+    /// Warm-up, timeouts, limits, definitions.
+    Measurement,
+}
+
+impl Layer {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::Source,
+        Self::Model,
+        Self::Runtime,
+        Self::Hardware,
+        Self::Workload,
+        Self::Measurement,
+    ];
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Source => "source",
+            Self::Model => "model",
+            Self::Runtime => "runtime",
+            Self::Hardware => "hardware",
+            Self::Workload => "workload",
+            Self::Measurement => "measurement",
+        }
+    }
+}
+
+impl fmt::Display for Layer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// One field in which two manifests differ.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Difference {
+    /// The layer.
+    pub layer: Layer,
+    /// The field, with the names of what it stands in.
+    pub field: String,
+    /// What A says; absent where it says nothing.
+    pub a: Option<Value>,
+    /// What B says.
+    pub b: Option<Value>,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = |value: &Option<Value>| match value {
+            Some(Value::String(text)) if text.contains('\n') => "another text".to_owned(),
+            Some(value) => value.to_string(),
+            None => "absent".to_owned(),
+        };
+        let (a, b) = (shown(&self.a), shown(&self.b));
+        write!(f, "{}: {} is {a} in A and {b} in B", self.layer, self.field)
+    }
+}
+
+/// Runs that may not be compared.
+#[derive(Debug, Error)]
+#[error(
+    "A and B cannot be compared: {}{}; --allow {} compares them all the same",
+    list(.0),
+    if .0.len() > 8 { format!("; and {} more", .0.len() - 8) } else { String::new() },
+    layers(.0).iter().map(|layer| layer.name()).collect::<Vec<_>>().join(",")
+)]
+pub struct Incomparable(pub Vec<Difference>);
+
+fn list(differences: &[Difference]) -> String {
+    let shown = differences.iter().take(8).map(Difference::to_string);
+    shown.collect::<Vec<_>>().join("; ")
+}
+
+/// The layers of differences, each once.
+pub fn layers(differences: &[Difference]) -> Vec<Layer> {
+    let mut layers = differences.iter().map(|it| it.layer).collect::<Vec<_>>();
+    layers.sort_unstable();
+    layers.dedup();
+    layers
+}
+
+/// Every field in which two manifests differ, but for what differs between any two runs: times,
+/// addresses, command lines, hashes of rows, and how busy the client was.
+pub fn differences(a: &Manifest, b: &Manifest) -> Vec<Difference> {
+    let mut found = Vec::new();
+    for layer in Layer::ALL {
+        let (a, b) = (fields(layer, a), fields(layer, b));
+        let names = a
+            .keys()
+            .chain(b.keys().filter(|name| !a.contains_key(*name)));
+        for name in names.filter(|name| a.get(*name) != b.get(*name)) {
+            found.push(Difference {
+                layer,
+                field: name.clone(),
+                a: a.get(name).cloned(),
+                b: b.get(name).cloned(),
+            });
+        }
+    }
+    found
+}
+
+fn fields(layer: Layer, manifest: &Manifest) -> BTreeMap<String, Value> {
+    let value = match layer {
+        Layer::Source => serde_json::to_value(manifest.source),
+        Layer::Model => serde_json::to_value(&manifest.model),
+        Layer::Runtime => serde_json::to_value(&manifest.runtime),
+        Layer::Hardware => serde_json::to_value(&manifest.hardware),
+        // The specification is what its hash is of, and the hash is what was sent.
+        Layer::Workload => Ok(Value::String(manifest.workload.requests_sha256.clone())),
+        Layer::Measurement => serde_json::to_value(&manifest.measurement),
+    };
+    let ignored: &[&str] = match layer {
+        Layer::Model => &["described.created"],
+        Layer::Runtime => &["url", "command"],
+        Layer::Workload => &[],
+        Layer::Measurement => &["client"],
+        Layer::Source | Layer::Hardware => &[],
+    };
+    let mut fields = BTreeMap::new();
+    flatten("", &value.unwrap_or_default(), &mut fields);
+    let is_ignored = |name: &str| {
+        let under = |it: &&&str| name == **it || name.starts_with(&format!("{it}."));
+        ignored.iter().find(under).is_some()
+    };
+    fields.retain(|name, _| !is_ignored(name));
+    fields
+}
+
+/// Objects to `a.b.c`; lists are compared whole.
+fn flatten(prefix: &str, value: &Value, out: &mut BTreeMap<String, Value>) {
+    match value {
+        Value::Object(object) => {
+            for (name, value) in object {
+                let name = match prefix {
+                    "" => name.clone(),
+                    prefix => format!("{prefix}.{name}"),
+                };
+                flatten(&name, value, out);
+            }
+        }
+        Value::Null => {}
+        value => {
+            let name = if prefix.is_empty() {
+                "all of it"
+            } else {
+                prefix
+            };
+            out.insert(name.to_owned(), value.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manifest::Source;
+    use crate::manifest::tests::example;
+
+    #[test]
+    fn what_differs_is_named_with_its_layer() {
+        let (a, mut b) = (example(), example());
+        assert!(differences(&a, &b).is_empty());
+        b.runtime.config = Some(serde_json::json!({"max_batch": 1}));
+        b.runtime.url = "http://127.0.0.1:9".to_owned();
+        b.artifact.started = "later".to_owned();
+        let found = differences(&a, &b);
+        assert_eq!(layers(&found), [Layer::Runtime]);
+        let shown = found[0].to_string();
+        assert_eq!(shown, "runtime: config.max_batch is 8 in A and 1 in B");
+        b.source = Source::Simulated;
+        b.workload.requests_sha256 = "other".to_owned();
+        b.measurement.warmup_ns = 5;
+        let expected = [
+            Layer::Source,
+            Layer::Runtime,
+            Layer::Workload,
+            Layer::Measurement,
+        ];
+        assert_eq!(layers(&differences(&a, &b)), expected);
+    }
+
+    #[test]
+    fn the_refusal_says_what_would_allow_it() {
+        let (a, mut b) = (example(), example());
+        b.model.name = "other".to_owned();
+        let message = Incomparable(differences(&a, &b)).to_string();
+        assert!(
+            message.contains("model: name is \"austen-2m\" in A and \"other\" in B"),
+            "{message}"
+        );
+        assert!(
+            message.ends_with("--allow model compares them all the same"),
+            "{message}"
+        );
+    }
+}
