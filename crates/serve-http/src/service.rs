@@ -165,6 +165,11 @@ impl Service {
         }
     }
 
+    /// The model, in whatever state the server is: for looking at it when it has stopped.
+    pub fn launched(&self) -> Option<&Serving> {
+        self.serving.get()
+    }
+
     /// Whether the server is ready, has work, and has ended no step for longer than the settings
     /// allow.
     pub fn is_stalled(&self) -> bool {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use serve_core::{Backend, Time};
+use serve_core::{Backend, RequestId, Time};
 use serve_sched::{Engine, Progress};
 use tokio::sync::mpsc;
 use tracing::{debug, warn};
@@ -23,6 +23,8 @@ pub(super) struct Drive {
     reading: Arc<Mutex<Reading>>,
     /// What the next batch will hold.
     batch: Batch,
+    /// Submissions that were taken from the inbox and whose answers are not handed on.
+    unanswered: Vec<RequestId>,
     /// The latest time that the engine has been told.
     told: Time,
     /// When a step ended last, or since when there is work.
@@ -46,6 +48,7 @@ impl Drive {
             clock,
             reading,
             batch: Batch::new(),
+            unanswered: Vec::new(),
             told: Time::ZERO,
             progress_at: Time::ZERO,
             past: Past::default(),
@@ -58,11 +61,18 @@ impl Drive {
         self
     }
 
+    /// Submissions that a panic has kept from being answered.
+    pub(super) fn unanswered(&self) -> &[RequestId] {
+        &self.unanswered
+    }
+
     /// Runs until the inbox is closed or nobody listens any more.
-    pub(super) fn run(mut self) {
+    pub(super) fn run(&mut self) {
         let mut commands = Vec::new();
         let mut patience = Some(Duration::ZERO);
         while self.inbox.take(&mut commands, patience) {
+            self.unanswered
+                .extend(commands.iter().filter_map(Command::submitted));
             for command in commands.drain(..) {
                 self.obey(command);
             }
@@ -70,6 +80,7 @@ impl Drive {
             if !self.hand_on() {
                 return;
             }
+            self.unanswered.clear();
             patience = self.step();
             if !self.hand_on() {
                 return;

@@ -23,6 +23,16 @@ pub(super) enum Command {
     CancelAll(CancelReason),
 }
 
+impl Command {
+    /// The request that it brings.
+    pub(super) fn submitted(&self) -> Option<RequestId> {
+        match self {
+            Self::Submit(request) => Some(request.id()),
+            _ => None,
+        }
+    }
+}
+
 /// Why a command was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turned {
@@ -93,6 +103,11 @@ impl Inbox {
         commands.submissions = 0;
         taken.extend(commands.queue.drain(..));
         !(commands.closed && taken.is_empty())
+    }
+
+    /// Submissions that nobody has taken.
+    pub(super) fn submissions(&self) -> usize {
+        self.lock().submissions
     }
 
     /// Takes no more commands; those that lie here can still be taken.

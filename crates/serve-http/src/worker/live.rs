@@ -42,7 +42,7 @@ pub(super) type Batch = Vec<(RequestId, Update)>;
 pub(super) enum Message {
     /// What happened in a step.
     Batch(Batch),
-    /// The engine has panicked, and everything that was in it is gone.
+    /// The engine has panicked, and everything that it had accepted is gone.
     EngineLost,
 }
 
@@ -60,6 +60,8 @@ impl Place {
 struct Entry {
     /// Holds one slot more than the updates that may lie in it, for the last update.
     updates: mpsc::Sender<Update>,
+    /// Whether the present engine has it. Until then it lies in the inbox, which outlives engines.
+    accepted: bool,
     _place: Place,
 }
 
@@ -81,6 +83,7 @@ impl Live {
         let (updates, receiver) = mpsc::channel(buffer + 1);
         let entry = Entry {
             updates,
+            accepted: false,
             _place: place,
         };
         self.lock().insert(id, entry);
@@ -99,14 +102,10 @@ impl Live {
     fn deliver(&self, batch: Batch, inbox: &Inbox) {
         let mut entries = self.lock();
         for (id, update) in batch {
-            let Some(entry) = entries.get(&id) else {
-                // Its client was told that the engine was lost while it lay in the inbox, and then
-                // the next engine took it.
-                if update == Update::Accepted {
-                    let _ = inbox.push(Command::Cancel(id, CancelReason::Client));
-                }
+            let Some(entry) = entries.get_mut(&id) else {
                 continue;
             };
+            entry.accepted |= update == Update::Accepted;
             let last = update.is_last();
             if last || entry.updates.capacity() > 1 {
                 // A closed channel means that the client is gone; its cancellation is on the way.
@@ -120,6 +119,13 @@ impl Live {
             if last {
                 entries.remove(&id);
             }
+        }
+    }
+
+    /// The engine is gone, and with it the requests that it had accepted.
+    fn fail_accepted(&self) {
+        for (_, entry) in self.lock().extract_if(|_, entry| entry.accepted) {
+            let _ = entry.updates.try_send(Update::EngineStopped);
         }
     }
 
@@ -145,7 +151,7 @@ pub(super) async fn fan_out(
     while let Some(message) = messages.recv().await {
         match message {
             Message::Batch(batch) => live.deliver(batch, &inbox),
-            Message::EngineLost => live.fail_all(),
+            Message::EngineLost => live.fail_accepted(),
         }
     }
     live.fail_all();

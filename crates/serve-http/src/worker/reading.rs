@@ -2,6 +2,7 @@
 //! what those before it have counted.
 
 use serve_core::{Span, Time};
+use serve_sched::kv::PoolStats;
 use serve_sched::{ClassStats, Counters, Scheduler, Stats};
 
 #[derive(Clone, Debug)]
@@ -20,6 +21,23 @@ impl Reading {
             stats: past.and(scheduler.stats()),
             drain_rate: scheduler.pace().drain_rate(),
             progress_at,
+        }
+    }
+
+    /// What is left of an engine that was lost: what it counted, and nothing that it held.
+    pub(super) fn lost(last: &Self, past: &Past) -> Self {
+        let blocks = PoolStats {
+            free: last.stats.blocks.total,
+            held: 0,
+            cached: 0,
+            ..last.stats.blocks
+        };
+        Self {
+            stats: past.and(Stats {
+                blocks,
+                ..Stats::default()
+            }),
+            ..*last
         }
     }
 
@@ -43,6 +61,13 @@ pub(super) struct Past {
 }
 
 impl Past {
+    /// The same after `requests` more came that no engine was left for.
+    pub(super) fn with_failed(mut self, requests: usize) -> Self {
+        self.counters.arrived += requests as u64;
+        self.counters.failed += requests as u64;
+        self
+    }
+
     /// Everything up to an engine that was lost after `last`: what it held has failed.
     pub(super) fn ended_with(last: &Stats) -> Self {
         let lost = |counters: Counters, live: u32| Counters {

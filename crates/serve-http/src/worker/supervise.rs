@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use serve_core::{Backend, Limits};
+use serve_core::{Backend, Limits, RequestId};
 use serve_sched::{Engine, Policies, Scheduler};
 use tokio::sync::mpsc;
 use tracing::{error, info};
@@ -18,7 +18,7 @@ use tracing::{error, info};
 use super::clock::Clock;
 use super::drive::Drive;
 use super::inbox::Inbox;
-use super::live::Message;
+use super::live::{Message, Update};
 use super::reading::{Past, Reading};
 use crate::lifecycle::{Lifecycle, State};
 
@@ -60,35 +60,59 @@ impl Supervisor {
                 self.clock,
                 Arc::clone(&self.reading),
             );
-            let drive = drive.after(past.clone());
-            // The engine is dropped in here and not used again after a panic, so nothing sees its
+            let mut drive = drive.after(past.clone());
+            // The engine is dropped below and not used again after a panic, so nothing sees its
             // broken state.
             if catch_unwind(AssertUnwindSafe(|| drive.run())).is_ok() {
                 break;
             }
             error!("the inference thread panicked");
+            let unanswered = drive.unanswered().to_vec();
+            // What is broken may panic again while it is dropped.
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(drive)));
             let last = self.reading().stats.clone();
-            past = Past::ended_with(&last);
             if last.counters.finished > finished {
                 attempts = 0;
             }
             finished = last.counters.finished;
-            next = self.another(&past, &mut attempts);
+            past = Past::ended_with(&last).with_failed(unanswered.len());
+            self.show_lost(&past);
+            // First the state, so that whoever is told finds it. A server that drains ends without.
+            let rebuilding = self.rebuild.is_some() && self.lifecycle.rebuild();
+            let listening = self.tell_lost(&unanswered);
+            if rebuilding && listening {
+                next = self.another(&past, &mut attempts);
+            }
             if next.is_none() {
                 error!("nothing can be served any more");
                 self.inbox.close();
+                // They are told by the end of the messages.
+                past = past.with_failed(self.inbox.submissions());
+                self.show_lost(&past);
                 self.lifecycle.advance(State::Failed);
             }
         }
         self.inbox.close();
     }
 
-    /// Another engine, if one can be built and is wanted: a server that drains ends without.
+    /// Shows that no engine holds anything now.
+    fn show_lost(&self, past: &Past) {
+        let mut reading = self.reading();
+        *reading = Reading::lost(&reading, past);
+    }
+
+    /// Tells everybody whose request is gone with the engine: those it had not even answered, and
+    /// those it had accepted. Returns whether anybody still listens.
+    fn tell_lost(&self, unanswered: &[RequestId]) -> bool {
+        let unanswered = unanswered.iter().map(|&id| (id, Update::EngineStopped));
+        let unanswered = Message::Batch(unanswered.collect());
+        [unanswered, Message::EngineLost]
+            .into_iter()
+            .all(|message| self.messages.blocking_send(message).is_ok())
+    }
+
+    /// Another engine, if one can be built.
     fn another(&mut self, past: &Past, attempts: &mut u32) -> Option<AnyEngine> {
-        if self.rebuild.is_none() || !self.lifecycle.rebuild() {
-            return None;
-        }
-        self.messages.blocking_send(Message::EngineLost).ok()?;
         while *attempts < ATTEMPTS_MAX {
             if *attempts > 0 {
                 thread::sleep(PAUSE * (1 << (*attempts - 1)));

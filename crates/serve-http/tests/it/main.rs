@@ -12,6 +12,7 @@ mod binary;
 mod cancel;
 mod deadlines;
 mod drain;
+mod faults;
 #[cfg(feature = "model")]
 mod golden;
 #[cfg(feature = "model")]
