@@ -106,6 +106,47 @@ impl CostModel {
         })
     }
 
+    /// This device with other times where they are given, in microseconds: step times by batch size
+    /// (none keeps them), time for each prompt token, time for each position of context.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new). A time that is no number from 0 up is taken for 0.
+    pub fn with_micros(
+        self,
+        decode: impl IntoIterator<Item = (u32, f64)>,
+        prefill_per_token: Option<f64>,
+        context_per_token: Option<f64>,
+    ) -> Result<Self, InvalidCostModel> {
+        let span = |micros: f64| Span::from_secs_f64(micros.max(0.0) / 1e6);
+        let points = decode.into_iter().map(|(batch, time)| (batch, span(time)));
+        let points = points.collect::<Vec<_>>();
+        Self::new(
+            if points.is_empty() {
+                self.decode
+            } else {
+                points
+            },
+            prefill_per_token.map_or(self.prefill_per_token, span),
+            context_per_token.map_or(self.context_per_token, span),
+        )
+    }
+
+    /// The `(batch size, step time)` points.
+    pub fn points(&self) -> &[(u32, Span)] {
+        &self.decode
+    }
+
+    /// What a prompt token adds to a step.
+    pub fn prefill_per_token(&self) -> Span {
+        self.prefill_per_token
+    }
+
+    /// What a position of context adds to a step.
+    pub fn context_per_token(&self) -> Span {
+        self.context_per_token
+    }
+
     /// The same device, `factor` times as fast. An infinite factor takes no time; one that is not
     /// above zero makes every step last for ever.
     #[must_use]
@@ -228,6 +269,22 @@ mod tests {
         assert_eq!(cost.clone().faster(1.0).step(&load), time);
         assert_eq!(cost.clone().faster(2.0).step(&load), time / 2);
         assert_eq!(cost.faster(f64::INFINITY).step(&load), Span::ZERO);
+    }
+
+    #[test]
+    fn times_that_are_not_given_stay() {
+        let cost = CostModel::default();
+        let same = cost.clone().with_micros([], None, None).unwrap();
+        assert_eq!(same, cost);
+        let other = cost
+            .clone()
+            .with_micros([(1, 20.5)], Some(f64::NAN), Some(0.25));
+        let other = other.unwrap();
+        assert_eq!(other.points(), [(1, Span::from_nanos(20_500))]);
+        assert_eq!(other.prefill_per_token(), Span::ZERO);
+        assert_eq!(other.context_per_token(), Span::from_nanos(250));
+        let twice = cost.with_micros([(2, 1.0), (2, 2.0)], None, None);
+        assert!(matches!(twice, Err(InvalidCostModel::NotIncreasing { .. })));
     }
 
     #[test]

@@ -49,6 +49,36 @@ impl Default for MockConfig {
     }
 }
 
+impl MockConfig {
+    /// A device with room for so many sequences and tokens in a step. Without a `context` of its own
+    /// a request may have 2,048 positions; without a size of the KV cache a whole context fits for
+    /// each sequence.
+    #[must_use]
+    pub fn with_room(
+        self,
+        sequences: u32,
+        step_tokens: u32,
+        context: Option<u32>,
+        kv_tokens: Option<u32>,
+    ) -> Self {
+        let default = Self::default().limits;
+        let (block_size, context_max) =
+            (default.block_size, context.unwrap_or(default.context_max));
+        let all = u64::from(context_max.next_multiple_of(block_size)) * u64::from(sequences);
+        let kv_tokens = kv_tokens.map_or(all, u64::from);
+        // One more: block 0 is never allocated.
+        let blocks = u32::try_from(kv_tokens / u64::from(block_size) + 1).unwrap_or(u32::MAX);
+        let limits = Limits {
+            sequences_max: sequences,
+            step_tokens_max: step_tokens,
+            context_max,
+            block_size,
+            blocks,
+        };
+        Self { limits, ..self }
+    }
+}
+
 /// The mock device. Tokens are a pure function of (seed, request, position), so batching, chunking
 /// and preemption cannot change them; faults are a pure function of (seed, step).
 #[derive(Clone, Debug)]
@@ -131,6 +161,18 @@ mod tests {
         let mut outcome = StepOutcome::new();
         mock.execute(&plan, &mut outcome).unwrap();
         outcome
+    }
+
+    #[test]
+    fn room_is_a_whole_context_for_each_sequence_unless_it_is_said() {
+        let with = |context, kv| {
+            MockConfig::default()
+                .with_room(16, 2_048, context, kv)
+                .limits
+        };
+        assert_eq!(with(None, None), MockConfig::default().limits);
+        assert_eq!(with(Some(100), None).usable_blocks(), 16 * 7);
+        assert_eq!(with(Some(100), Some(1_600)).usable_blocks(), 100);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! From settings to something that can be served: the mock here, a real model in `model`.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use serve_core::Limits;
@@ -71,38 +72,29 @@ pub(crate) fn rebuild<B: serve_core::Backend + Send + 'static>(
 }
 
 fn mock(cli: &Cli) -> Result<Assembled, Failure> {
-    const CONTEXT_DEFAULT: u32 = 2_048;
-    const BLOCK_SIZE: u32 = 16;
-
-    let context_max = cli.context.map_or(CONTEXT_DEFAULT, |context| context.get());
-    let kv_tokens = match cli.kv_tokens {
-        Some(tokens) => u64::from(tokens.get()),
-        None => {
-            u64::from(context_max.next_multiple_of(BLOCK_SIZE)) * u64::from(cli.max_batch.get())
-        }
-    };
-    let blocks = u32::try_from(kv_tokens / u64::from(BLOCK_SIZE) + 1).unwrap_or(u32::MAX);
-    let limits = Limits {
-        sequences_max: cli.max_batch.get(),
-        step_tokens_max: cli.step_tokens.get(),
-        context_max,
-        block_size: BLOCK_SIZE,
-        blocks,
-    };
-    limits.validate().map_err(|_| Failure::Usage {
-        setting: "--kv-tokens".to_owned(),
-        cause: format!("it must be at least {BLOCK_SIZE}, which is one block"),
-    })?;
     let speed = cli.mock_speed.unwrap_or(1.0);
     let config = MockConfig {
-        limits,
-        cost: CostModel::default().faster(speed),
+        cost: cost(cli)?.faster(speed),
         seed: cli.mock_seed.unwrap_or(0),
         vocabulary: MockText::WORDS,
         ..MockConfig::default()
     };
+    let config = config.with_room(
+        cli.max_batch.get(),
+        cli.step_tokens.get(),
+        cli.context.map(NonZeroU32::get),
+        cli.kv_tokens.map(NonZeroU32::get),
+    );
+    let limits = config.limits;
+    limits.validate().map_err(|_| Failure::Usage {
+        setting: "--kv-tokens".to_owned(),
+        cause: format!(
+            "it must be at least {}, which is one block",
+            limits.block_size
+        ),
+    })?;
     let name = cli.served_model_name.clone();
-    let kv_tokens = u64::from(limits.usable_blocks()) * u64::from(BLOCK_SIZE);
+    let kv_tokens = u64::from(limits.usable_blocks()) * u64::from(limits.block_size);
     Ok(Assembled {
         loaded: Loaded {
             name: name.unwrap_or_else(|| "mock".to_owned()),
@@ -116,7 +108,12 @@ fn mock(cli: &Cli) -> Result<Assembled, Failure> {
             lines: vec![
                 (
                     "device",
-                    format!("mock: the timing of a measured GPU, {speed} times as fast"),
+                    match cli.has_own_cost() {
+                        false => {
+                            format!("mock: the timing of a measured GPU, {speed} times as fast")
+                        }
+                        true => format!("mock: the timing of its settings, {speed} times as fast"),
+                    },
                 ),
                 (
                     "memory",
@@ -125,5 +122,15 @@ fn mock(cli: &Cli) -> Result<Assembled, Failure> {
             ],
             example: Example::Continue("Once upon a time"),
         },
+    })
+}
+
+/// The step times that the settings give, and those of the measured GPU where they give none.
+fn cost(cli: &Cli) -> Result<CostModel, Failure> {
+    let decode = cli.mock_decode_us.iter().map(|at| (at.batch, at.us));
+    let cost = CostModel::default().with_micros(decode, cli.mock_prefill_us, cli.mock_context_us);
+    cost.map_err(|error| Failure::Usage {
+        setting: "--mock-decode-us".to_owned(),
+        cause: error.to_string(),
     })
 }

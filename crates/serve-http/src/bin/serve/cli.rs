@@ -160,6 +160,20 @@ pub(crate) struct Cli {
     #[arg(long, env = "SERVE_MOCK_SEED", value_name = "SEED")]
     pub(crate) mock_seed: Option<u64>,
 
+    /// Step times of the mock by batch size, in microseconds, such as `1=16000,16=17760`; others are
+    /// on the line between [default: those of the measured GPU]
+    #[arg(long, env = "SERVE_MOCK_DECODE_US", value_name = "BATCH=US", value_delimiter = ',',
+          value_parser = step_time)]
+    pub(crate) mock_decode_us: Vec<StepTime>,
+
+    /// Microseconds that each prompt token adds to a step of the mock [default: 60]
+    #[arg(long, env = "SERVE_MOCK_PREFILL_US", value_name = "US", value_parser = micros)]
+    pub(crate) mock_prefill_us: Option<f64>,
+
+    /// Microseconds that each token of context adds to a step of the mock [default: 0]
+    #[arg(long, env = "SERVE_MOCK_CONTEXT_US", value_name = "US", value_parser = micros)]
+    pub(crate) mock_context_us: Option<f64>,
+
     /// What is logged to stderr: a level (error, warn, info, debug, trace, off) or directives such as
     /// `serve_http=debug`
     #[arg(long, env = "SERVE_LOG", value_name = "FILTER", default_value = "info")]
@@ -179,6 +193,13 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Reads an API key from stdin and prints the hash that a settings file holds instead of it
     HashKey,
+}
+
+/// How long a step of the mock takes.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(crate) struct StepTime {
+    pub(crate) batch: u32,
+    pub(crate) us: f64,
 }
 
 /// The status of a refusal for want of capacity.
@@ -238,6 +259,11 @@ impl Cli {
                 "it needs --backend mock",
             ),
             (
+                "--mock-decode-us, --mock-prefill-us or --mock-context-us",
+                !mock && self.has_own_cost(),
+                "it needs --backend mock",
+            ),
+            (
                 "--allow-anonymous",
                 self.allow_anonymous && !self.keys.is_empty(),
                 "there are API keys, and each request needs one of them",
@@ -257,6 +283,12 @@ impl Cli {
             Some((setting, cause)) => Err(usage(setting, cause)),
             None => Ok(()),
         }
+    }
+
+    /// Whether any step time of the mock is given.
+    pub(crate) fn has_own_cost(&self) -> bool {
+        let parts = [self.mock_prefill_us, self.mock_context_us];
+        !self.mock_decode_us.is_empty() || parts.iter().any(Option::is_some)
     }
 
     /// The rank of the class of this name.
@@ -310,6 +342,22 @@ fn speed(text: &str) -> Result<f64, String> {
     }
 }
 
+fn micros(text: &str) -> Result<f64, String> {
+    const HOUR: f64 = 3.6e9;
+    let micros = text.trim().parse().ok();
+    let micros = micros.filter(|micros| (0.0..=HOUR).contains(micros));
+    micros.ok_or_else(|| "a number of microseconds from 0 to 3600000000".to_owned())
+}
+
+fn step_time(text: &str) -> Result<StepTime, String> {
+    let pair = text.split_once('=');
+    let pair = pair.and_then(|(batch, us)| Some((batch.trim().parse().ok()?, micros(us).ok()?)));
+    match pair {
+        Some((batch, us)) if batch > 0 => Ok(StepTime { batch, us }),
+        _ => Err("BATCH=MICROSECONDS, such as 16=17760".to_owned()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
@@ -323,6 +371,23 @@ mod tests {
             let message = error.to_string();
             assert!(message.contains(flag), "{message}");
             assert!(message.contains("a whole number from 1 up"), "{message}");
+        }
+    }
+
+    #[test]
+    fn step_times_of_the_mock_are_checked() {
+        let cli = Cli::try_parse_from(["serve", "--mock-decode-us=1=16000,16=17760.5"]).unwrap();
+        let last = StepTime {
+            batch: 16,
+            us: 17_760.5,
+        };
+        assert_eq!(cli.mock_decode_us[1], last);
+        for wrong in ["16000", "0=5", "1=-5", "1=inf", "a=1"] {
+            let flag = format!("--mock-decode-us={wrong}");
+            let message = Cli::try_parse_from(["serve", &flag])
+                .unwrap_err()
+                .to_string();
+            assert!(message.contains("BATCH=MICROSECONDS"), "{message}");
         }
     }
 

@@ -1,22 +1,14 @@
 //! From settings to the policies of a scheduler.
 
 use std::hash::{BuildHasher, RandomState};
-use std::num::{NonZeroU32, NonZeroU64};
 
-use serve_core::{Class, Span, TenantId};
-use serve_sched::admit::{
-    Admit, ConcurrencyLimit, Cost, DeadlinePrediction, LatencyBudget, QueueCap, Quota,
-    TokenBacklog, TokenBucket,
-};
-use serve_sched::batch::{BATCHES, Batch, Static, Window};
+use serve_core::{Class, Span};
 use serve_sched::kv::KvSettings;
-use serve_sched::order::{AgingTiers, FairTenants, ORDERS, Order, ResponseRatio};
-use serve_sched::victim::{Preemption, VICTIMS};
-use serve_sched::{Policies, UnknownPolicy, by_name};
+use serve_sched::victim::Preemption;
+use serve_sched::{Policies, Settings, TenantSettings, UnknownPolicy};
 
 use crate::cli::Cli;
-use crate::policy::{AGE_AFTER, INPUT_WEIGHT, OUTPUT_WEIGHT, PolicySettings, WAIT_MAX};
-use crate::tenants::{Tenant, Tenants};
+use crate::tenants::Tenants;
 use crate::units::{Rate, Seconds};
 
 /// The policies that the settings ask for.
@@ -25,158 +17,57 @@ use crate::units::{Rate, Seconds};
 ///
 /// [`UnknownPolicy`]; the settings have been checked, so only a family that has changed since.
 pub(crate) fn policies(cli: &Cli, tenants: &Tenants) -> Result<Policies, UnknownPolicy> {
-    let settings = &cli.policy;
-    Ok(Policies {
-        admit: admission(cli, tenants),
-        order: order(settings, tenants)?,
-        batch: batch(cli)?,
-        victim: by_name(VICTIMS, &settings.victim)?,
+    settings(cli, tenants).policies()
+}
+
+fn settings(cli: &Cli, tenants: &Tenants) -> Settings {
+    let said = &cli.policy;
+    let usual = Settings::default();
+    let or = |said: Option<Seconds>, usual: Span| said.map_or(usual, Seconds::span);
+    let margin = said.deadline_margin.map_or(Span::ZERO, Seconds::span);
+    let class_queue_caps = said.class_queue_cap.iter().map(|of_class| {
+        let rank = cli.class_rank(&of_class.class).unwrap_or_default();
+        (class_of(rank), of_class.depth)
+    });
+    let tenants = tenants.list.iter().map(|tenant| TenantSettings {
+        id: tenant.id,
+        weight: tenant.weight,
+        requests_per_s: tenant.requests_per_s.map(Rate::get),
+        tokens_per_s: tenant.tokens_per_s.map(Rate::get),
+    });
+    Settings {
+        max_batch: cli.max_batch,
+        order: said.order.clone(),
+        age_after: or(said.age_after, usual.age_after),
+        wait_max: or(said.wait_max, usual.wait_max),
+        input_weight: said.input_weight.unwrap_or(usual.input_weight),
+        output_weight: said.output_weight.unwrap_or(usual.output_weight),
+        queue_cap: said.queue_cap,
+        class_queue_caps: class_queue_caps.collect(),
+        concurrency_limit: said.concurrency_limit,
+        requests_per_s: said.requests_per_s.get(),
+        tokens_per_s: said.tokens_per_s.get(),
+        tenant_requests_per_s: said.tenant_requests_per_s.get(),
+        tenant_tokens_per_s: said.tenant_tokens_per_s.get(),
+        rate_burst: said.rate_burst.span(),
+        deadline_margin: said.deadline_admission.then_some(margin),
+        token_backlog: said.token_backlog.span(),
+        latency_budget: said.latency_budget.span(),
+        batch: said.batch.clone(),
+        batch_window: said.window_min().span(),
+        batch_window_max: said.batch_window_max.map(Seconds::span),
+        victim: said.victim.clone(),
         preemption: Preemption {
-            times_max: settings.preemptions_max,
-            by_class: settings.preempt_by_class,
+            times_max: said.preemptions_max,
+            by_class: said.preempt_by_class,
         },
         kv: KvSettings {
-            reuse_prefixes: settings.prefix_cache,
-            isolate_tenants: !settings.prefix_shared,
-            watermark_blocks: settings.watermark_blocks,
+            reuse_prefixes: said.prefix_cache,
+            isolate_tenants: !said.prefix_shared,
+            watermark_blocks: said.watermark_blocks,
             hash_key: secret(),
         },
-    })
-}
-
-/// Cheap and certain limits first, predictions last: the first that refuses names the reason.
-fn admission(cli: &Cli, tenants: &Tenants) -> Vec<Box<dyn Admit>> {
-    let settings = &cli.policy;
-    let mut admit: Vec<Box<dyn Admit>> = Vec::new();
-    if settings.queue_cap > 0 {
-        let total = QueueCap::new(settings.queue_cap);
-        let cap = settings
-            .class_queue_cap
-            .iter()
-            .fold(total, |cap, of_class| {
-                let rank = cli.class_rank(&of_class.class).unwrap_or_default();
-                cap.with_class(class_of(rank), of_class.depth)
-            });
-        admit.push(Box::new(cap));
-    }
-    if settings.concurrency_limit {
-        admit.push(Box::new(ConcurrencyLimit));
-    }
-    let burst = settings.rate_burst;
-    let global = [
-        (settings.requests_per_s, Cost::Request),
-        (settings.tokens_per_s, Cost::Tokens),
-    ];
-    for (rate, cost) in global {
-        if let Some(quota) = quota(rate, burst) {
-            admit.push(Box::new(TokenBucket::global(quota, cost)));
-        }
-    }
-    let requests = |tenant: &Tenant| tenant.requests_per_s;
-    let tokens = |tenant: &Tenant| tenant.tokens_per_s;
-    admit.extend(buckets(
-        settings.tenant_requests_per_s,
-        Cost::Request,
-        requests,
-        burst,
-        tenants,
-    ));
-    admit.extend(buckets(
-        settings.tenant_tokens_per_s,
-        Cost::Tokens,
-        tokens,
-        burst,
-        tenants,
-    ));
-    if settings.deadline_admission {
-        let margin = settings.deadline_margin.map_or(Span::ZERO, Seconds::span);
-        admit.push(Box::new(DeadlinePrediction::new(margin)));
-    }
-    if let Some(target) = settings.token_backlog.if_on() {
-        admit.push(Box::new(TokenBacklog::new(target.span())));
-    }
-    if let Some(target) = settings.latency_budget.if_on() {
-        admit.push(Box::new(LatencyBudget::new(target.span())));
-    }
-    admit
-}
-
-/// A bucket for each tenant, if any tenant has a limit.
-fn buckets(
-    usual: Rate,
-    cost: Cost,
-    of_tenant: impl Fn(&Tenant) -> Option<Rate>,
-    burst: Seconds,
-    tenants: &Tenants,
-) -> Option<Box<dyn Admit>> {
-    let quotas = || {
-        let rate = |tenant| of_tenant(tenant).unwrap_or(usual);
-        tenants
-            .list
-            .iter()
-            .map(move |tenant| (tenant.id, quota(rate(tenant), burst)))
-    };
-    let anonymous = quota(usual, burst);
-    if anonymous.is_none() && quotas().all(|(_, quota)| quota.is_none()) {
-        return None;
-    }
-    let usual = TokenBucket::per_tenant(anonymous.unwrap_or(UNLIMITED), cost);
-    let with = |bucket: TokenBucket, (id, quota): (TenantId, Option<Quota>)| {
-        bucket.with_tenant(id, quota.unwrap_or(UNLIMITED))
-    };
-    Some(Box::new(quotas().fold(usual, with)))
-}
-
-/// More than anybody can use.
-const UNLIMITED: Quota = Quota::new(NonZeroU64::MAX, Span::from_nanos(1), NonZeroU64::MAX);
-
-/// `None` for a rate of 0. Rates are kept to a thousandth.
-fn quota(rate: Rate, burst: Seconds) -> Option<Quota> {
-    let whole = |number: f64| NonZeroU64::new(number.round() as u64).unwrap_or(NonZeroU64::MIN);
-    let (units, per) = (rate.get() * 1_000.0, Span::from_secs(1_000));
-    (rate.get() > 0.0).then(|| Quota::new(whole(units), per, whole(rate.get() * burst.get())))
-}
-
-fn order(settings: &PolicySettings, tenants: &Tenants) -> Result<Box<dyn Order>, UnknownPolicy> {
-    match settings.order.as_str() {
-        "aging-tiers" => {
-            let age_after = settings.age_after.unwrap_or(AGE_AFTER);
-            Ok(Box::new(AgingTiers::new(age_after.span())))
-        }
-        "response-ratio" => {
-            let wait_max = settings.wait_max.unwrap_or(WAIT_MAX);
-            Ok(Box::new(ResponseRatio::new(wait_max.span())))
-        }
-        "fair-tenants" => {
-            let weights = (settings.input_weight, settings.output_weight);
-            let fair = FairTenants::new(
-                weights.0.unwrap_or(INPUT_WEIGHT),
-                weights.1.unwrap_or(OUTPUT_WEIGHT),
-            );
-            let shares = tenants.list.iter();
-            Ok(Box::new(shares.fold(fair, |fair, tenant| {
-                fair.with_share(tenant.id, tenant.weight.unwrap_or(NonZeroU32::MIN))
-            })))
-        }
-        name => by_name(ORDERS, name),
-    }
-}
-
-fn batch(cli: &Cli) -> Result<Box<dyn Batch>, UnknownPolicy> {
-    let settings = &cli.policy;
-    match settings.batch.as_str() {
-        "static" => {
-            let min = settings.window_min().span();
-            let window = match settings.batch_window_max {
-                None => Window::Fixed(min),
-                Some(max) => Window::Observed {
-                    min,
-                    max: max.span(),
-                },
-            };
-            Ok(Box::new(Static::new(cli.max_batch.get(), window)))
-        }
-        name => by_name(BATCHES, name),
+        tenants: tenants.collect(),
     }
 }
 
@@ -188,4 +79,19 @@ fn class_of(rank: usize) -> Class {
 fn secret() -> u128 {
     let half = |salt: u8| u128::from(RandomState::new().hash_one(salt));
     half(0) << 64 | half(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[test]
+    fn a_simulation_without_settings_is_of_a_server_without_settings() {
+        let cli = Cli::try_parse_from(["serve"]).unwrap();
+        let mut own = settings(&cli, &Tenants::default());
+        own.kv.hash_key = Settings::default().kv.hash_key;
+        assert_eq!(own, Settings::default());
+    }
 }

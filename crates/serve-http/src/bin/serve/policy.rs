@@ -208,10 +208,10 @@ fn names<T: ?Sized>(family: &'static [Named<T>]) -> PossibleValuesParser {
 }
 
 /// The defaults of what belongs to one policy, as the help and the example state them.
-pub(crate) const AGE_AFTER: Seconds = Seconds::of_millis(2_000);
-pub(crate) const WAIT_MAX: Seconds = Seconds::of_millis(60_000);
-pub(crate) const INPUT_WEIGHT: u32 = 1;
-pub(crate) const OUTPUT_WEIGHT: u32 = 2;
+const AGE_AFTER: Seconds = Seconds::of_millis(2_000);
+const WAIT_MAX: Seconds = Seconds::of_millis(60_000);
+const INPUT_WEIGHT: u32 = 1;
+const OUTPUT_WEIGHT: u32 = 2;
 const BATCH_WINDOW: Seconds = Seconds::of_millis(10);
 const DEADLINE_MARGIN: Seconds = Seconds::of_millis(0);
 
