@@ -8,11 +8,9 @@ use serve_core::{
     StepPlan, TokenId,
 };
 
-use crate::attention::{Attention, DeviceError};
 use crate::batch::{Batch, Logits};
 use crate::decoder::Decoder;
-use crate::kernels::Instructions;
-use crate::sampler::Sampler;
+use crate::device::{DeviceError, Draw};
 
 /// A decoder with its cache, driven by plans.
 ///
@@ -20,11 +18,11 @@ use crate::sampler::Sampler;
 /// whose token does not exist yet) fails with [`BackendError::Step`] before anything has run.
 pub struct DecoderBackend {
     decoder: Decoder,
-    attention: Box<dyn Attention>,
     limits: Limits,
     live: HashMap<RequestId, Live>,
-    sampler: Sampler,
     batch: Batch,
+    draws: Vec<Draw>,
+    sampled: Vec<TokenId>,
 }
 
 /// What is kept of a request until it is released.
@@ -47,26 +45,21 @@ impl std::fmt::Debug for DecoderBackend {
 }
 
 impl DecoderBackend {
-    /// A backend of `decoder`, whose `attention` holds a cache of `limits.blocks` blocks.
-    pub fn new(decoder: Decoder, attention: Box<dyn Attention>, limits: Limits) -> Self {
+    /// A backend of `decoder`, whose device holds a cache of `limits.blocks` blocks.
+    pub fn new(decoder: Decoder, limits: Limits) -> Self {
         Self {
             decoder,
-            attention,
             limits,
             live: HashMap::new(),
-            sampler: Sampler::new(),
-            batch: Batch::new(),
+            batch: Batch::within(&limits),
+            draws: Vec::new(),
+            sampled: Vec::new(),
         }
     }
 
     /// The decoder.
     pub fn decoder(&self) -> &Decoder {
         &self.decoder
-    }
-
-    /// Makes the kernels use these instructions instead of the fastest: for comparing them.
-    pub fn set_instructions(&mut self, instructions: Instructions) {
-        self.decoder.set_instructions(instructions);
     }
 
     /// Requests whose tokens are kept.
@@ -97,19 +90,20 @@ impl DecoderBackend {
         self.check_vocabulary(&tokens)?;
         self.batch.clear();
         self.batch.push(&tokens, 0, 1..=blocks, Logits::All);
-        let logits = self
-            .decoder
-            .forward(&self.batch, &mut *self.attention)
-            .map_err(lost)?;
-        Ok(logits.rows().map_err(lost)?.map(<[f32]>::to_vec).collect())
+        self.decoder.forward(&self.batch).map_err(lost)?;
+        self.decoder.logits().map_err(lost)
     }
 
     /// Meets new requests. One that is announced again before it has run is the same request of a
     /// plan that failed.
     fn start(&mut self, plan: &StepPlan) -> Result<(), BackendError> {
         for request in plan.starts() {
-            let tokens: Vec<u32> = request.prompt().iter().map(|token| token.get()).collect();
+            let mut tokens: Vec<u32> = request.prompt().iter().map(|token| token.get()).collect();
             self.check_vocabulary(&tokens)?;
+            // So that no step has to.
+            let context = self.limits.context_max as usize;
+            let outputs = request.output_tokens_max() as usize;
+            tokens.reserve_exact(outputs.min(context.saturating_sub(tokens.len()) + 1));
             match self.live.get(&request.id()) {
                 Some(live) if live.tokens != tokens => {
                     return Err(step_error(format!(
@@ -190,19 +184,29 @@ impl DecoderBackend {
         Ok(())
     }
 
-    fn sample(&mut self, plan: &StepPlan, outcome: &mut StepOutcome) -> Result<(), BackendError> {
-        let logits = self
-            .decoder
-            .forward(&self.batch, &mut *self.attention)
-            .map_err(lost)?;
-        let sampling = plan.segments().iter().filter(|segment| segment.sample);
-        for (segment, row) in sampling.zip(logits.rows().map_err(lost)?) {
+    fn run(&mut self, plan: &StepPlan, outcome: &mut StepOutcome) -> Result<(), BackendError> {
+        self.decoder.forward(&self.batch).map_err(lost)?;
+        self.draws.clear();
+        let sampling = || plan.segments().iter().filter(|segment| segment.sample);
+        for segment in sampling() {
+            // `prepare` has found it.
+            if let Some(live) = self.live.get(&segment.request) {
+                self.draws.push(Draw {
+                    sampling: live.sampling,
+                    position: segment.positions.end,
+                });
+            }
+        }
+        self.sampled.clear();
+        if !self.draws.is_empty() {
+            let sampled = self.decoder.sample(&self.draws, &mut self.sampled);
+            sampled.map_err(lost)?;
+        }
+        for (segment, &token) in sampling().zip(&self.sampled) {
             let Some(live) = self.live.get_mut(&segment.request) else {
                 continue;
             };
-            let position = segment.positions.end;
-            let token = self.sampler.sample(row, &live.sampling, position);
-            live.tokens.truncate(position as usize);
+            live.tokens.truncate(segment.positions.end as usize);
             live.tokens.push(token.get());
             outcome.sampled.push(Sampled {
                 request: segment.request,
@@ -224,7 +228,7 @@ impl Backend for DecoderBackend {
         let result = self
             .start(plan)
             .and_then(|()| self.prepare(plan))
-            .and_then(|()| self.sample(plan, outcome));
+            .and_then(|()| self.run(plan, outcome));
         // Also after an error: what a failed plan releases has ended all the same.
         for request in plan.releases() {
             self.live.remove(request);

@@ -3,6 +3,8 @@
 
 use std::ops::Range;
 
+use serve_core::Limits;
+
 /// A ragged batch. Row `i` is one position of one sequence; the rows of a sequence are neighbours.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
@@ -39,6 +41,20 @@ impl Batch {
     /// An empty batch.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// An empty batch with memory for the largest step within `limits`.
+    pub fn within(limits: &Limits) -> Self {
+        let rows = limits.step_tokens_max as usize;
+        let sequences = limits.sequences_max as usize;
+        let blocks = limits.blocks_for(limits.context_max) as usize;
+        Self {
+            tokens: Vec::with_capacity(rows),
+            positions: Vec::with_capacity(rows),
+            sequences: Vec::with_capacity(sequences),
+            blocks: Vec::with_capacity(sequences * blocks),
+            logit_rows: Vec::with_capacity(sequences),
+        }
     }
 
     /// Empties the batch and keeps its memory.

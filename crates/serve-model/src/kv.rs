@@ -2,6 +2,8 @@
 //!
 //! Who owns a block, and when it is free, is the scheduler's business. Nothing is ever moved.
 
+use crate::batch::Batch;
+
 /// Sizes of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvShape {
@@ -74,6 +76,29 @@ impl KvPool {
             let run = first + head * stride..first + head * stride + dim;
             layer.keys[run.clone()].copy_from_slice(key);
             layer.values[run].copy_from_slice(value);
+        }
+    }
+
+    /// Stores keys and values of all rows of a batch. Each row of `qkv` ends with the keys and the
+    /// values of all heads, behind `query_size` other numbers.
+    pub(crate) fn write_batch(
+        &mut self,
+        layer: usize,
+        batch: &Batch,
+        qkv: &[f32],
+        query_size: usize,
+    ) {
+        let kv_size = self.shape.heads * self.shape.head_dim;
+        let row_size = query_size + 2 * kv_size;
+        for sequence in batch.sequences() {
+            let blocks = batch.blocks(sequence);
+            let rows = &qkv[sequence.rows.start * row_size..sequence.rows.end * row_size];
+            let positions = sequence.start as usize..;
+            for (position, row) in positions.zip(rows.chunks_exact(row_size)) {
+                let (keys, values) = row[query_size..].split_at(kv_size);
+                let block = blocks[position / self.shape.block_size];
+                self.write(layer, block, position % self.shape.block_size, keys, values);
+            }
         }
     }
 

@@ -7,16 +7,13 @@ mod sizes;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use burn::tensor::Device;
-
-use crate::attention::HostAttention;
 use crate::backend::DecoderBackend;
 use crate::config::Architecture;
 use crate::decoder::Decoder;
 use crate::generation::GenerationConfig;
-use crate::kv::KvPool;
+use crate::host::{HostDevice, HostOptions};
+use crate::kernels::Quantization;
 use crate::memory;
-use crate::rope::RopeTable;
 use crate::shapes::Shape;
 use crate::template::ChatTemplate;
 use crate::tokenizer::Tokenizer;
@@ -59,6 +56,8 @@ pub struct LoadOptions {
     /// Positions in the whole KV pool. Where absent: enough for every sequence to fill its context,
     /// or what half of the free memory holds if that is less.
     pub kv_tokens: Option<u64>,
+    /// How the CPU works.
+    pub host: HostOptions,
 }
 
 impl Default for LoadOptions {
@@ -69,6 +68,7 @@ impl Default for LoadOptions {
             context_max: None,
             block_size: 16,
             kv_tokens: None,
+            host: HostOptions::default(),
         }
     }
 }
@@ -124,10 +124,22 @@ pub struct ModelInfo {
     pub dtype: &'static str,
     /// Type in which the weights are stored.
     pub stored_dtype: &'static str,
+    /// What the matrices have been made when they were loaded, if not left as they are stored.
+    pub quantization: Option<Quantization>,
     /// Where it computes.
     pub device: String,
     /// Positions of one request at most.
     pub context_max: u32,
+}
+
+impl ModelInfo {
+    /// In what the weights are kept, as in `bf16` or `q8 (stored as bf16)`.
+    pub fn weights_dtype(&self) -> String {
+        match self.quantization {
+            Some(to) => format!("{to} (stored as {})", self.stored_dtype),
+            None => self.stored_dtype.to_owned(),
+        }
+    }
 }
 
 /// Loads a model onto the CPU.
@@ -156,23 +168,25 @@ pub fn load(
         let context = config.context_max.min(RANDOM_CONTEXT_DEFAULT);
         options.context_max.get_or_insert(context);
     }
-    let weights_bytes = memory_bytes(&*weights, &config)?;
+    let weights_bytes = memory_bytes(&*weights, &config, options.host.quantization)?;
     let sizes = Sizes::of(&config, &options, weights_bytes, memory::available_bytes())?;
-    let device = Device::flex();
-    let mut weights_progress = |bytes: u64| {
-        progress(Progress::Weights {
-            bytes,
-            bytes_total: sizes.weights_bytes,
-        });
-    };
-    let (decoder, norms) = Decoder::load(&config, &*weights, &device, &mut weights_progress)?;
+    let limits = sizes.limits;
+    let device = HostDevice::load(
+        &config,
+        &*weights,
+        sizes.kv,
+        limits.context_max,
+        options.host,
+        &mut |bytes| {
+            progress(Progress::Weights {
+                bytes,
+                bytes_total: sizes.weights_bytes,
+            });
+        },
+    )?;
     progress(Progress::Cache {
         bytes: sizes.kv.bytes(),
     });
-    let limits = sizes.limits;
-    let table = RopeTable::new(&config.rope, config.head_dim, limits.context_max);
-    let pool = KvPool::new(sizes.kv);
-    let attention = HostAttention::new(pool, table, norms, config.heads, device);
     let info = ModelInfo {
         name,
         architecture: config.architecture,
@@ -182,11 +196,13 @@ pub fn load(
         kv_tokens: u64::from(limits.usable_blocks()) * u64::from(limits.block_size),
         dtype: "f32",
         stored_dtype: weights.stored_dtype(),
-        device: format!("cpu ({} threads)", rayon::current_num_threads()),
+        quantization: options.host.quantization,
+        device: format!("cpu ({} threads)", device.threads()),
         context_max: limits.context_max,
     };
+    let decoder = Decoder::new(config, Box::new(device));
     Ok(Model {
-        backend: DecoderBackend::new(decoder, Box::new(attention), limits),
+        backend: DecoderBackend::new(decoder, limits),
         tokenizer: Arc::new(tokenizer),
         chat_template,
         generation,

@@ -8,6 +8,7 @@
 mod error;
 mod header;
 mod random;
+mod tree;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,10 +20,12 @@ use rayon::prelude::*;
 use safetensors::Dtype;
 
 use crate::config::ModelConfig;
+use crate::kernels::Quantization;
 
 pub use error::WeightsError;
 use header::Entry;
 pub use random::RandomWeights;
+pub use tree::{DecoderWeights, HeadNorms, LayerWeights, Place, Projection, Role};
 
 /// Where a decoder's tensors come from: a checkpoint, or anything else that can fill a buffer.
 pub trait TensorSource: fmt::Debug + Sync {
@@ -326,19 +329,28 @@ impl TensorSource for Checkpoint {
     }
 }
 
-/// Memory that the tensors of a model of this shape take: matrices as they are stored, vectors in
-/// f32.
+/// Memory that the tensors of a model of this shape take: matrices as they are stored or as
+/// `quantization` makes them, vectors in f32.
 pub(crate) fn memory_bytes(
     source: &dyn TensorSource,
     config: &ModelConfig,
+    quantization: Option<Quantization>,
 ) -> Result<u64, WeightsError> {
     let mut bytes = 0;
     for (name, shape) in expected_tensors(config) {
-        let size = match (shape.len(), source.stored(&name)?) {
-            (2, Stored::F16 | Stored::Bf16) => size_of::<u16>(),
-            _ => size_of::<f32>(),
+        let role = match name.as_str() {
+            "model.embed_tokens.weight" => Role::of_embedding(config),
+            "lm_head.weight" => Role::Head,
+            _ => Role::Projection,
         };
-        bytes += (shape.iter().product::<usize>() * size) as u64;
+        let stored = source.stored(&name)?;
+        bytes += match (shape.as_slice(), role.quantization(quantization), stored) {
+            (&[rows, columns], Some(to), _) => to.bytes(rows, columns),
+            (&[rows, columns], None, Stored::F16 | Stored::Bf16) => {
+                (rows * columns * size_of::<u16>()) as u64
+            }
+            (shape, _, _) => (shape.iter().product::<usize>() * size_of::<f32>()) as u64,
+        };
     }
     Ok(bytes)
 }

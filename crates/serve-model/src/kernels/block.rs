@@ -1,153 +1,190 @@
-//! Some rows of a matrix times all inputs, on one core.
+//! Some rows of a matrix times all inputs, on one thread.
 //!
 //! Every output is one chain: sixteen partial sums, fed from the first column to the last, then
-//! added up in a fixed order. How many rows and inputs share a tile, and where columns are cut,
-//! decides what lies in registers and caches; no result depends on it.
+//! added up in a fixed order. How many rows and inputs share a tile, where columns are cut and whether
+//! weights are widened in registers or beforehand decides what lies where; no result depends on it.
 
+use std::array;
 use std::ops::Range;
 
 use super::lanes::{LANES, Lanes};
+use super::packed::Packed;
+use super::stored::Stored;
+use super::team::Tile;
 
-/// A type in which weights are stored.
-pub(super) trait Element: Send + Sync {
-    /// How memory holds one.
-    type Bits: Copy + Default + Send + Sync;
+/// Rows of a tile; as many as [`Lanes::sums`] adds up at once.
+const ROWS: usize = 4;
+/// Rows that are widened together.
+const GROUP_ROWS: usize = 2 * ROWS;
+/// Inputs that share each pass over the weights; they stay in the second-level cache.
+const PASS_INPUTS: usize = 128;
+/// Vectors between two cuts at most. So much of a group and of a tile's inputs stays in the
+/// first-level cache.
+const CUT: usize = 40;
+/// How far ahead of use weights are asked for where one input streams through: the latency of memory
+/// times its speed.
+const AHEAD_BYTES: usize = 8 << 10;
+/// Bytes that memory hands out at once.
+const LINE_BYTES: usize = 64;
 
-    fn load<L: Lanes>(lanes: L, bits: &[Self::Bits; LANES]) -> L::Vector;
+/// One vector of each row of a tile.
+type Column = [[f32; LANES]; ROWS];
+
+/// A thread's room for widened weights and for sums between two cuts.
+#[derive(Debug)]
+pub(super) struct Room {
+    widened: Box<[[Column; CUT]; GROUP_ROWS / ROWS]>,
+    /// For each input and tile of rows.
+    sums: Box<[[Column; GROUP_ROWS / ROWS]; PASS_INPUTS]>,
 }
 
-pub(super) struct F32;
-
-impl Element for F32 {
-    type Bits = f32;
-
-    #[inline(always)]
-    fn load<L: Lanes>(lanes: L, bits: &[f32; LANES]) -> L::Vector {
-        lanes.load(bits)
+impl Room {
+    pub(super) fn new() -> Self {
+        Self {
+            widened: Box::new([[Column::default(); CUT]; GROUP_ROWS / ROWS]),
+            sums: Box::new([[Column::default(); GROUP_ROWS / ROWS]; PASS_INPUTS]),
+        }
     }
 }
 
-pub(super) struct F16;
+/// Some whole rows.
+pub(super) struct Block<'a, W: Stored> {
+    /// They, and what lies behind them.
+    pub(super) weights: &'a [W::Step],
+    pub(super) rows: usize,
+    /// Steps of a row.
+    pub(super) steps: usize,
+    pub(super) x: &'a Packed,
+    pub(super) finish: Finish<'a>,
+}
 
-impl Element for F16 {
-    type Bits = u16;
+/// What becomes of the sums of some rows.
+#[derive(Clone, Copy)]
+pub(super) struct Finish<'a> {
+    /// Is added to them.
+    pub(super) bias: Option<&'a [f32]>,
+    /// Whether they are added to what is there.
+    pub(super) add: bool,
+    /// The column of the output where they begin.
+    pub(super) column: usize,
+}
 
+impl<W: Stored> Block<'_, W> {
+    /// Writes `[inputs, rows]`.
     #[inline(always)]
-    fn load<L: Lanes>(lanes: L, bits: &[u16; LANES]) -> L::Vector {
-        lanes.load_f16(bits)
-    }
-}
-
-pub(super) struct Bf16;
-
-impl Element for Bf16 {
-    type Bits = u16;
-
-    #[inline(always)]
-    fn load<L: Lanes>(lanes: L, bits: &[u16; LANES]) -> L::Vector {
-        lanes.load_bf16(bits)
-    }
-}
-
-/// Inputs in the order in which tiles read them, the last columns filled up with zeros: within a
-/// tile, the first vector of each input, then the second of each.
-#[derive(Debug, Default)]
-pub(super) struct Packed {
-    vectors: Vec<[f32; LANES]>,
-    inputs: usize,
-    /// Vectors of one input.
-    length: usize,
-    tiles: usize,
-}
-
-impl Packed {
-    /// Packs `[inputs, columns]` in tiles of about the same size, `tile_max` inputs at most.
-    pub(super) fn pack(&mut self, x: &[f32], columns: usize, tile_max: usize) {
-        self.inputs = x.len() / columns;
-        self.length = columns.div_ceil(LANES);
-        self.tiles = self.inputs.div_ceil(tile_max);
-        self.vectors.resize(self.inputs * self.length, [0.0; LANES]);
-        for tile in 0..self.tiles {
-            let tile = self.tile(tile);
-            let vectors = &mut self.vectors[tile.start * self.length..tile.end * self.length];
-            for (c, input) in tile.clone().enumerate() {
-                let chunks = x[input * columns..][..columns].chunks(LANES);
-                let vectors = vectors[c..].iter_mut().step_by(tile.len());
-                for (vector, chunk) in vectors.zip(chunks) {
-                    match chunk.try_into() {
-                        Ok(whole) => *vector = whole,
-                        Err(_) => *vector = padded(chunk),
+    pub(super) fn run<L: Lanes>(&self, lanes: L, room: &mut Room, out: &mut Tile<'_>) {
+        let x = self.x;
+        match x.inputs() {
+            1 => self.direct::<L, 1>(lanes, out),
+            2 if L::DIRECT_INPUTS >= 2 => self.direct::<L, 2>(lanes, out),
+            3 if L::DIRECT_INPUTS >= 3 => self.direct::<L, 3>(lanes, out),
+            _ => {
+                let (tiles, pass_tiles) = (x.tiles(), PASS_INPUTS / L::TILE_INPUTS);
+                for first in (0..tiles).step_by(pass_tiles) {
+                    let tiles = first..tiles.min(first + pass_tiles);
+                    for first in (0..self.rows).step_by(GROUP_ROWS) {
+                        self.group(lanes, room, tiles.clone(), first, out);
                     }
                 }
             }
         }
     }
 
-    pub(super) fn inputs(&self) -> usize {
-        self.inputs
-    }
-
-    fn tile(&self, tile: usize) -> Range<usize> {
-        tile * self.inputs / self.tiles..(tile + 1) * self.inputs / self.tiles
-    }
-}
-
-/// Rows of a tile; as many as [`Lanes::sums`] adds up at once.
-const ROWS: usize = 4;
-/// Inputs that share each pass over the weights; they stay in the second-level cache.
-const PASS_INPUTS: usize = 128;
-/// Vectors between two cuts: so much of the inputs of a pass stays in the second-level cache.
-const CUT: usize = 64;
-/// How far ahead of use weights are asked for: the latency of memory times its speed.
-const AHEAD_BYTES: usize = 16 << 10;
-
-/// Some whole rows.
-pub(super) struct Block<'a, W: Element> {
-    /// They, and what lies behind them.
-    pub(super) weights: &'a [W::Bits],
-    pub(super) rows: usize,
-    pub(super) columns: usize,
-    pub(super) x: &'a Packed,
-}
-
-impl<W: Element> Block<'_, W> {
-    /// Writes `[inputs, rows]`.
+    /// All rows for the `C` inputs of one tile, widened as they stream through the registers.
     #[inline(always)]
-    pub(super) fn run<L: Lanes>(&self, lanes: L, out: &mut [f32]) {
-        let pass_tiles = PASS_INPUTS / L::TILE_INPUTS;
-        for first in (0..self.x.tiles).step_by(pass_tiles) {
-            self.pass(lanes, first..self.x.tiles.min(first + pass_tiles), out);
+    fn direct<L: Lanes, const C: usize>(&self, lanes: L, out: &mut Tile<'_>) {
+        let x = self.x.vectors::<C>(0);
+        let zero = lanes.splat(0.0);
+        let ahead_steps = (AHEAD_BYTES / size_of::<W::Step>()).max(ROWS * self.steps);
+        for first in (0..self.rows).step_by(ROWS) {
+            let rows = self.rows_from(first);
+            let ahead = first * self.steps + ahead_steps;
+            let ahead = self.weights.get(ahead..).unwrap_or_default();
+            let mut ahead = ahead.as_chunks::<ROWS>().0.iter();
+            let mut sums = [[zero; ROWS]; C];
+            for (step, x) in (0..self.steps).zip(x.as_chunks::<2>().0) {
+                if let Some(ahead) = ahead.next() {
+                    for weights in ahead
+                        .iter()
+                        .step_by((LINE_BYTES / size_of::<W::Step>()).max(1))
+                    {
+                        lanes.prefetch(weights);
+                    }
+                }
+                let w: [[L::Vector; 2]; ROWS] = array::from_fn(
+                    #[inline(always)]
+                    |r| W::load(lanes, &rows[r][step]),
+                );
+                for half in 0..2 {
+                    for c in 0..C {
+                        let x = lanes.load(&x[half][c]);
+                        for r in 0..ROWS {
+                            sums[c][r] = lanes.multiply_add(w[r][half], x, sums[c][r]);
+                        }
+                    }
+                }
+            }
+            for (c, sums) in sums.into_iter().enumerate() {
+                self.finish(lanes.sums(sums), c, first, out);
+            }
         }
     }
 
-    /// One pass over the weights, for the inputs of some tiles.
+    /// Some rows for the inputs of some tiles. Weights are widened once for all of them.
     #[inline(always)]
-    fn pass<L: Lanes>(&self, lanes: L, tiles: Range<usize>, out: &mut [f32]) {
-        let mut partial = [[[0.0; LANES]; ROWS]; PASS_INPUTS];
+    fn group<L: Lanes>(
+        &self,
+        lanes: L,
+        room: &mut Room,
+        tiles: Range<usize>,
+        first: usize,
+        out: &mut Tile<'_>,
+    ) {
+        let length = self.x.length();
         let first_input = self.x.tile(tiles.start).start;
-        for first in (0..self.rows).step_by(ROWS) {
-            for start in (0..self.x.length).step_by(CUT) {
-                let mut part = Part {
-                    rows: self.tile_rows(first),
-                    ahead: self.ahead(first, start),
-                    first,
-                    cut: start..self.x.length.min(start + CUT),
-                    inputs: 0,
-                };
-                for tile in tiles.clone() {
-                    let inputs = self.x.tile(tile);
-                    part.inputs = inputs.start;
-                    let partial = &mut partial[inputs.start - first_input..][..inputs.len()];
+        let cuts = length.div_ceil(CUT);
+        // Whole steps.
+        let cut_size = length.div_ceil(cuts).next_multiple_of(2);
+        let halves = (self.rows - first).min(GROUP_ROWS).div_ceil(ROWS);
+        // The weights of the next group are asked for bit by bit meanwhile.
+        let next = ((first + GROUP_ROWS) * self.steps).min(self.weights.len());
+        let next = &self.weights[next..];
+        let next = &next[..next.len().min(GROUP_ROWS * self.steps)];
+        let share = next.len().div_ceil(cuts * tiles.len() * halves).max(1);
+        let mut ahead = next.chunks(share);
+        for start in (0..length).step_by(cut_size) {
+            let cut = start..length.min(start + cut_size);
+            for half in 0..halves {
+                let rows = self.rows_from(first + half * ROWS);
+                widen::<L, W>(lanes, rows, cut.clone(), &mut room.widened[half]);
+            }
+            for tile in tiles.clone() {
+                let inputs = self.x.tile(tile);
+                for half in 0..halves {
+                    let w = &room.widened[half][..cut.len()];
+                    let sums = &mut room.sums[inputs.start - first_input..][..inputs.len()];
+                    let ahead = ahead.next().unwrap_or_default();
+                    let x = (self.x, inputs.start, &cut);
                     match inputs.len() {
-                        1 => self.part::<L, 1>(lanes, &part, partial, out),
-                        2 => self.part::<L, 2>(lanes, &part, partial, out),
-                        3 => self.part::<L, 3>(lanes, &part, partial, out),
-                        4 => self.part::<L, 4>(lanes, &part, partial, out),
-                        5 => self.part::<L, 5>(lanes, &part, partial, out),
-                        _ => self.part::<L, 6>(lanes, &part, partial, out),
+                        1 => tile_of::<L, W, 1>(lanes, w, x, half, sums, ahead),
+                        2 => tile_of::<L, W, 2>(lanes, w, x, half, sums, ahead),
+                        3 => tile_of::<L, W, 3>(lanes, w, x, half, sums, ahead),
+                        4 => tile_of::<L, W, 4>(lanes, w, x, half, sums, ahead),
+                        5 => tile_of::<L, W, 5>(lanes, w, x, half, sums, ahead),
+                        _ => tile_of::<L, W, 6>(lanes, w, x, half, sums, ahead),
                     }
-                    // Once is enough.
-                    part.ahead = &[];
+                }
+            }
+        }
+        for tile in tiles {
+            for input in self.x.tile(tile) {
+                for half in 0..halves {
+                    let sums = room.sums[input - first_input][half];
+                    let sums = lanes.sums(array::from_fn(
+                        #[inline(always)]
+                        |r| lanes.load(&sums[r]),
+                    ));
+                    self.finish(sums, input, first + half * ROWS, out);
                 }
             }
         }
@@ -155,134 +192,98 @@ impl<W: Element> Block<'_, W> {
 
     /// The rows from `first`; where fewer are left than a tile has, the last one several times.
     #[inline(always)]
-    fn tile_rows(&self, first: usize) -> [&[W::Bits]; ROWS] {
-        let mut out = [self.weights; ROWS];
-        for (r, out) in out.iter_mut().enumerate() {
-            let row = (first + r).min(self.rows - 1);
-            *out = &self.weights[row * self.columns..][..self.columns];
-        }
-        out
-    }
-
-    /// What will be read some time after the cut from `start`.
-    #[inline(always)]
-    fn ahead(&self, first: usize, start: usize) -> &[[W::Bits; STEP]] {
-        let now = first * self.columns + start * STEP;
-        let distance = (AHEAD_BYTES / size_of::<W::Bits>()).max(ROWS * self.columns);
-        let ahead = self.weights.get(now + distance..).unwrap_or_default();
-        ahead.as_chunks().0
+    fn rows_from(&self, first: usize) -> [&[W::Step]; ROWS] {
+        array::from_fn(
+            #[inline(always)]
+            |r| {
+                let row = (first + r).min(self.rows - 1);
+                &self.weights[row * self.steps..][..self.steps]
+            },
+        )
     }
 
     #[inline(always)]
-    fn part<L: Lanes, const C: usize>(
-        &self,
-        lanes: L,
-        part: &Part<'_, W>,
-        partial: &mut [[[f32; LANES]; ROWS]],
-        out: &mut [f32],
-    ) {
-        let x = &self.x.vectors[part.inputs * self.x.length..][..C * self.x.length];
-        let x = &x.as_chunks::<C>().0[part.cut.clone()];
-        let zero = lanes.load(&[0.0; LANES]);
-        let mut sums = [[zero; ROWS]; C];
-        if part.cut.start > 0 {
-            for c in 0..C {
-                for r in 0..ROWS {
-                    sums[c][r] = lanes.load(&partial[c][r]);
-                }
-            }
-        }
-        let whole = part.cut.end.min(self.columns / LANES) - part.cut.start;
-        let mut w = [part.rows[0].as_chunks::<LANES>().0; ROWS];
-        for (w, row) in w.iter_mut().zip(part.rows) {
-            *w = &row.as_chunks::<LANES>().0[part.cut.start..][..whole];
-        }
-        for i in 0..whole {
-            if let Some(ahead) = part.ahead.get(i) {
-                for line in ahead.iter().step_by(LINE_BYTES / size_of::<W::Bits>()) {
-                    lanes.prefetch(line);
-                }
-            }
-            let mut row = [zero; ROWS];
-            for r in 0..ROWS {
-                row[r] = W::load(lanes, &w[r][i]);
-            }
-            multiply_add(lanes, &row, &x[i], &mut sums);
-        }
-        if whole < x.len() {
-            let mut row = [zero; ROWS];
-            for (vector, row) in row.iter_mut().zip(part.rows) {
-                let rest = row.as_chunks::<LANES>().1;
-                *vector = W::load(lanes, &padded(rest));
-            }
-            multiply_add(lanes, &row, &x[whole], &mut sums);
-        }
-        if part.cut.end < self.x.length {
-            for c in 0..C {
-                for r in 0..ROWS {
-                    lanes.store(sums[c][r], &mut partial[c][r]);
-                }
-            }
-        } else {
-            self.finish(lanes, &sums, part.inputs, part.first, out);
-        }
-    }
-
-    #[inline(always)]
-    fn finish<L: Lanes, const C: usize>(
-        &self,
-        lanes: L,
-        sums: &[[L::Vector; ROWS]; C],
-        inputs: usize,
-        first: usize,
-        out: &mut [f32],
-    ) {
+    fn finish(&self, mut sums: [f32; ROWS], input: usize, first: usize, out: &mut Tile<'_>) {
         let count = ROWS.min(self.rows - first);
-        for c in 0..C {
-            let sums = lanes.sums(sums[c]);
-            let out = &mut out[(inputs + c) * self.rows + first..][..count];
+        if let Some(bias) = self.finish.bias {
+            let bias = &bias[first..][..count];
+            sums.iter_mut()
+                .zip(bias)
+                .for_each(|(sum, bias)| *sum += bias);
+        }
+        let out = &mut out.row(input)[self.finish.column + first..][..count];
+        if self.finish.add {
+            out.iter_mut().zip(sums).for_each(|(out, sum)| *out += sum);
+        } else {
             out.copy_from_slice(&sums[..count]);
         }
     }
 }
 
-/// A cut of a tile.
-struct Part<'a, W: Element> {
-    rows: [&'a [W::Bits]; ROWS],
-    /// Weights to ask for meanwhile.
-    ahead: &'a [[W::Bits; STEP]],
-    /// The first row.
-    first: usize,
-    /// The vectors of each row.
-    cut: Range<usize>,
-    /// The first input.
-    inputs: usize,
-}
-
-/// Weights that one step of a tile reads.
-const STEP: usize = ROWS * LANES;
-/// Bytes that memory hands out at once.
-const LINE_BYTES: usize = 64;
-
+/// Widens a cut of some rows.
 #[inline(always)]
-fn multiply_add<L: Lanes, const C: usize>(
+fn widen<L: Lanes, W: Stored>(
     lanes: L,
-    rows: &[L::Vector; ROWS],
-    x: &[[f32; LANES]; C],
-    sums: &mut [[L::Vector; ROWS]; C],
+    rows: [&[W::Step]; ROWS],
+    cut: Range<usize>,
+    out: &mut [Column; CUT],
 ) {
-    for c in 0..C {
-        let x = lanes.load(&x[c]);
+    let steps = cut.start / 2..cut.end / 2;
+    let rows = rows.map(|row| &row[steps.clone()]);
+    for (step, out) in (0..steps.len()).zip(out.as_chunks_mut::<2>().0) {
         for r in 0..ROWS {
-            sums[c][r] = lanes.multiply_add(rows[r], x, sums[c][r]);
+            let [first, second] = W::load(lanes, &rows[r][step]);
+            lanes.store(first, &mut out[0][r]);
+            lanes.store(second, &mut out[1][r]);
         }
     }
 }
 
-/// The last, incomplete columns, and zeros.
+/// A cut of a tile: adds the products to the sums, or begins them.
 #[inline(always)]
-fn padded<T: Copy + Default>(rest: &[T]) -> [T; LANES] {
-    let mut out = [T::default(); LANES];
-    out[..rest.len()].copy_from_slice(rest);
-    out
+fn tile_of<L: Lanes, W: Stored, const C: usize>(
+    lanes: L,
+    w: &[Column],
+    x: (&Packed, usize, &Range<usize>),
+    half: usize,
+    sums: &mut [[Column; GROUP_ROWS / ROWS]],
+    ahead: &[W::Step],
+) {
+    let (packed, input, cut) = x;
+    let x = &packed.vectors::<C>(input)[cut.clone()];
+    let line = (LINE_BYTES / size_of::<W::Step>()).max(1);
+    let lines = ahead.len().div_ceil(line).div_ceil(w.len() * L::PARTS);
+    let mut ahead = ahead.chunks(line * lines.max(1));
+    for part in 0..L::PARTS {
+        let mut registers = [[lanes.load_part(&[0.0; LANES], part); ROWS]; C];
+        if cut.start > 0 {
+            for c in 0..C {
+                for r in 0..ROWS {
+                    registers[c][r] = lanes.load_part(&sums[c][half][r], part);
+                }
+            }
+        }
+        for (w, x) in w.iter().zip(x) {
+            if let Some(ahead) = ahead.next() {
+                for weights in ahead.iter().step_by(line) {
+                    lanes.prefetch_far(weights);
+                }
+            }
+            let w: [L::Register; ROWS] = array::from_fn(
+                #[inline(always)]
+                |r| lanes.load_part(&w[r], part),
+            );
+            for c in 0..C {
+                let x = lanes.load_part(&x[c], part);
+                for r in 0..ROWS {
+                    registers[c][r] = lanes.multiply_add_part(w[r], x, registers[c][r]);
+                }
+            }
+        }
+        for c in 0..C {
+            for r in 0..ROWS {
+                lanes.store_part(registers[c][r], &mut sums[c][half][r], part);
+            }
+        }
+    }
 }

@@ -3,18 +3,24 @@
 
 /// Numbers that are worked on together. It fixes the order of every sum, so it is the same on all
 /// processors, whatever the width of their registers.
-pub(super) const LANES: usize = 16;
+pub(crate) const LANES: usize = 16;
 
 /// Arithmetic on [`LANES`] numbers.
 ///
 /// The methods must be inlined into a function that [`Lanes::run`] calls; only there may the
 /// compiler use the processor's wide registers.
-pub(super) trait Lanes: Copy + Send + Sync {
+pub(crate) trait Lanes: Copy + Send + Sync {
+    /// Registers that hold [`LANES`] numbers.
+    const PARTS: usize;
     /// Inputs of a tile: with its four rows, as many sums as there are registers for.
     const TILE_INPUTS: usize;
+    /// Inputs up to which widening weights once for each tile costs less than keeping them widened.
+    const DIRECT_INPUTS: usize;
 
     /// The numbers, in registers.
     type Vector: Copy;
+    /// A part of the numbers, in one register.
+    type Register: Copy;
 
     /// Runs `work`, compiled for this processor.
     fn run<T>(self, work: impl FnOnce() -> T) -> T;
@@ -25,13 +31,41 @@ pub(super) trait Lanes: Copy + Send + Sync {
 
     fn load_f16(self, bits: &[u16; LANES]) -> Self::Vector;
 
+    fn load_i8(self, numbers: &[i8; LANES]) -> Self::Vector;
+
+    /// The low and the high halves of all bytes, each less 8.
+    fn load_i4(self, bytes: &[u8; LANES]) -> [Self::Vector; 2];
+
     fn store(self, vector: Self::Vector, out: &mut [f32; LANES]);
 
     /// `a * b + c`
     fn multiply_add(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
 
-    /// Asks for memory that is going to be read soon.
+    fn multiply(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+
+    /// One number in all lanes.
+    fn splat(self, number: f32) -> Self::Vector;
+
+    /// One half-precision number in all lanes.
+    fn splat_f16(self, bits: u16) -> Self::Vector;
+
+    fn load_part(self, numbers: &[f32; LANES], part: usize) -> Self::Register;
+
+    fn store_part(self, register: Self::Register, out: &mut [f32; LANES], part: usize);
+
+    /// `a * b + c`, as [`multiply_add`](Self::multiply_add) does it.
+    fn multiply_add_part(
+        self,
+        a: Self::Register,
+        b: Self::Register,
+        c: Self::Register,
+    ) -> Self::Register;
+
+    /// Asks for memory that is going to be read in some hundred cycles.
     fn prefetch<T>(self, _memory: &T) {}
+
+    /// Asks for memory that is going to be read in some thousand cycles.
+    fn prefetch_far<T>(self, _memory: &T) {}
 
     /// The sums of all lanes of four vectors. Halves are added until one number is left.
     #[inline(always)]
@@ -53,13 +87,19 @@ pub(super) trait Lanes: Copy + Send + Sync {
     }
 }
 
-/// Plain Rust.
-#[derive(Clone, Copy, Debug)]
+/// Plain Rust, in parts as wide as the registers that nearly every processor has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Portable;
 
+const PART: usize = 4;
+
 impl Lanes for Portable {
-    const TILE_INPUTS: usize = 1;
+    const PARTS: usize = LANES / PART;
+    const TILE_INPUTS: usize = 2;
+    const DIRECT_INPUTS: usize = 1;
+
     type Vector = [f32; LANES];
+    type Register = [f32; PART];
 
     fn run<T>(self, work: impl FnOnce() -> T) -> T {
         work()
@@ -81,6 +121,19 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
+    fn load_i8(self, numbers: &[i8; LANES]) -> Self::Vector {
+        numbers.map(f32::from)
+    }
+
+    #[inline(always)]
+    fn load_i4(self, bytes: &[u8; LANES]) -> [Self::Vector; 2] {
+        [
+            bytes.map(|byte| f32::from(byte & 15) - 8.0),
+            bytes.map(|byte| f32::from(byte >> 4) - 8.0),
+        ]
+    }
+
+    #[inline(always)]
     fn store(self, vector: Self::Vector, out: &mut [f32; LANES]) {
         *out = vector;
     }
@@ -88,6 +141,47 @@ impl Lanes for Portable {
     #[inline(always)]
     fn multiply_add(self, a: Self::Vector, b: Self::Vector, mut c: Self::Vector) -> Self::Vector {
         for i in 0..LANES {
+            c[i] += a[i] * b[i];
+        }
+        c
+    }
+
+    #[inline(always)]
+    fn multiply(self, mut a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        for i in 0..LANES {
+            a[i] *= b[i];
+        }
+        a
+    }
+
+    #[inline(always)]
+    fn splat(self, number: f32) -> Self::Vector {
+        [number; LANES]
+    }
+
+    #[inline(always)]
+    fn splat_f16(self, bits: u16) -> Self::Vector {
+        [half::f16::from_bits(bits).to_f32(); LANES]
+    }
+
+    #[inline(always)]
+    fn load_part(self, numbers: &[f32; LANES], part: usize) -> Self::Register {
+        numbers.as_chunks().0[part]
+    }
+
+    #[inline(always)]
+    fn store_part(self, register: Self::Register, out: &mut [f32; LANES], part: usize) {
+        out.as_chunks_mut().0[part] = register;
+    }
+
+    #[inline(always)]
+    fn multiply_add_part(
+        self,
+        a: Self::Register,
+        b: Self::Register,
+        mut c: Self::Register,
+    ) -> Self::Register {
+        for i in 0..PART {
             c[i] += a[i] * b[i];
         }
         c

@@ -11,7 +11,7 @@ use std::arch::x86_64::*;
 use super::lanes::{LANES, Lanes};
 
 /// AVX-512: one register.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Avx512(());
 
 impl Avx512 {
@@ -26,8 +26,12 @@ impl Avx512 {
 }
 
 impl Lanes for Avx512 {
+    const PARTS: usize = 1;
     const TILE_INPUTS: usize = 6;
+    const DIRECT_INPUTS: usize = 3;
+
     type Vector = __m512;
+    type Register = __m512;
 
     #[inline]
     fn run<T>(self, work: impl FnOnce() -> T) -> T {
@@ -61,6 +65,34 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
+    fn load_i8(self, numbers: &[i8; LANES]) -> __m512 {
+        // SAFETY: `self` proves AVX-512F, which implies AVX; the array is 16 readable bytes.
+        unsafe {
+            let numbers = _mm_loadu_si128(numbers.as_ptr().cast());
+            _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(numbers))
+        }
+    }
+
+    #[inline(always)]
+    fn load_i4(self, bytes: &[u8; LANES]) -> [__m512; 2] {
+        // SAFETY: as in `load_i8`.
+        unsafe {
+            let bytes = _mm_loadu_si128(bytes.as_ptr().cast());
+            let low = _mm512_cvtepu8_epi32(bytes);
+            let high = _mm512_srli_epi32::<4>(low);
+            // A lookup that minds the lowest four bits only.
+            let numbers = _mm512_setr_ps(
+                -8.0, -7.0, -6.0, -5.0, -4.0, -3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0,
+                7.0,
+            );
+            [
+                _mm512_permutexvar_ps(low, numbers),
+                _mm512_permutexvar_ps(high, numbers),
+            ]
+        }
+    }
+
+    #[inline(always)]
     fn store(self, vector: __m512, out: &mut [f32; LANES]) {
         // SAFETY: `self` proves AVX-512F, and the array is 64 writable bytes.
         unsafe { _mm512_storeu_ps(out.as_mut_ptr(), vector) }
@@ -70,6 +102,39 @@ impl Lanes for Avx512 {
     fn multiply_add(self, a: __m512, b: __m512, c: __m512) -> __m512 {
         // SAFETY: `self` proves AVX-512F.
         unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+
+    #[inline(always)]
+    fn multiply(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: `self` proves AVX-512F.
+        unsafe { _mm512_mul_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn splat(self, number: f32) -> __m512 {
+        // SAFETY: `self` proves AVX-512F.
+        unsafe { _mm512_set1_ps(number) }
+    }
+
+    #[inline(always)]
+    fn splat_f16(self, bits: u16) -> __m512 {
+        // SAFETY: `self` proves AVX-512F and VL, which implies AVX2.
+        unsafe { _mm512_cvtph_ps(_mm256_set1_epi16(bits.cast_signed())) }
+    }
+
+    #[inline(always)]
+    fn load_part(self, numbers: &[f32; LANES], _: usize) -> __m512 {
+        self.load(numbers)
+    }
+
+    #[inline(always)]
+    fn store_part(self, register: __m512, out: &mut [f32; LANES], _: usize) {
+        self.store(register, out);
+    }
+
+    #[inline(always)]
+    fn multiply_add_part(self, a: __m512, b: __m512, c: __m512) -> __m512 {
+        self.multiply_add(a, b, c)
     }
 
     #[inline(always)]
@@ -90,10 +155,16 @@ impl Lanes for Avx512 {
         // SAFETY: a prefetch of any address is allowed.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(memory).cast()) }
     }
+
+    #[inline(always)]
+    fn prefetch_far<T>(self, memory: &T) {
+        // SAFETY: a prefetch of any address is allowed.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(std::ptr::from_ref(memory).cast()) }
+    }
 }
 
 /// AVX2 with FMA and F16C: two registers.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Avx2(());
 
 impl Avx2 {
@@ -106,8 +177,12 @@ impl Avx2 {
 }
 
 impl Lanes for Avx2 {
-    const TILE_INPUTS: usize = 1;
+    const PARTS: usize = 2;
+    const TILE_INPUTS: usize = 3;
+    const DIRECT_INPUTS: usize = 1;
+
     type Vector = (__m256, __m256);
+    type Register = __m256;
 
     #[inline]
     fn run<T>(self, work: impl FnOnce() -> T) -> T {
@@ -157,6 +232,35 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
+    fn load_i8(self, numbers: &[i8; LANES]) -> Self::Vector {
+        // SAFETY: `self` proves AVX2, and the array is 16 readable bytes.
+        unsafe {
+            let numbers = _mm_loadu_si128(numbers.as_ptr().cast());
+            (
+                _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(numbers)),
+                _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128::<8>(numbers))),
+            )
+        }
+    }
+
+    #[inline(always)]
+    fn load_i4(self, bytes: &[u8; LANES]) -> [Self::Vector; 2] {
+        // SAFETY: `self` proves AVX2, and the array is 16 readable bytes.
+        unsafe {
+            let bytes = _mm_loadu_si128(bytes.as_ptr().cast());
+            let (mask, eight) = (_mm_set1_epi8(15), _mm_set1_epi8(8));
+            let widen = |halves| {
+                let numbers = _mm_sub_epi8(_mm_and_si128(halves, mask), eight);
+                (
+                    _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(numbers)),
+                    _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128::<8>(numbers))),
+                )
+            };
+            [widen(bytes), widen(_mm_srli_epi16::<4>(bytes))]
+        }
+    }
+
+    #[inline(always)]
     fn store(self, vector: Self::Vector, out: &mut [f32; LANES]) {
         // SAFETY: `self` proves AVX, and the array is 64 writable bytes.
         unsafe {
@@ -178,6 +282,46 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
+    fn multiply(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        // SAFETY: `self` proves AVX.
+        unsafe { (_mm256_mul_ps(a.0, b.0), _mm256_mul_ps(a.1, b.1)) }
+    }
+
+    #[inline(always)]
+    fn splat(self, number: f32) -> Self::Vector {
+        // SAFETY: `self` proves AVX.
+        let half = unsafe { _mm256_set1_ps(number) };
+        (half, half)
+    }
+
+    #[inline(always)]
+    fn splat_f16(self, bits: u16) -> Self::Vector {
+        // SAFETY: `self` proves F16C.
+        let half = unsafe { _mm256_cvtph_ps(_mm_set1_epi16(bits.cast_signed())) };
+        (half, half)
+    }
+
+    #[inline(always)]
+    fn load_part(self, numbers: &[f32; LANES], part: usize) -> __m256 {
+        let half: &[f32; LANES / 2] = &numbers.as_chunks().0[part];
+        // SAFETY: `self` proves AVX, and the array is 32 readable bytes.
+        unsafe { _mm256_loadu_ps(half.as_ptr()) }
+    }
+
+    #[inline(always)]
+    fn store_part(self, register: __m256, out: &mut [f32; LANES], part: usize) {
+        let half: &mut [f32; LANES / 2] = &mut out.as_chunks_mut().0[part];
+        // SAFETY: `self` proves AVX, and the array is 32 writable bytes.
+        unsafe { _mm256_storeu_ps(half.as_mut_ptr(), register) }
+    }
+
+    #[inline(always)]
+    fn multiply_add_part(self, a: __m256, b: __m256, c: __m256) -> __m256 {
+        // SAFETY: `self` proves FMA.
+        unsafe { _mm256_fmadd_ps(a, b, c) }
+    }
+
+    #[inline(always)]
     fn sums(self, vectors: [Self::Vector; 4]) -> [f32; 4] {
         // SAFETY: `self` proves AVX.
         unsafe {
@@ -191,6 +335,12 @@ impl Lanes for Avx2 {
     fn prefetch<T>(self, memory: &T) {
         // SAFETY: a prefetch of any address is allowed.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(memory).cast()) }
+    }
+
+    #[inline(always)]
+    fn prefetch_far<T>(self, memory: &T) {
+        // SAFETY: a prefetch of any address is allowed.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(std::ptr::from_ref(memory).cast()) }
     }
 }
 

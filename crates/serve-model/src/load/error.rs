@@ -84,7 +84,10 @@ pub enum LoadError {
         free: u64,
     },
     /// The weights do not fit in memory.
-    #[error("the weights need {} in memory and {} are free", human(*bytes), human(*free))]
+    #[error(
+        "the weights need {} in memory and {} are free; quantisation makes them smaller",
+        human(*bytes), human(*free)
+    )]
     WeightsTooLarge {
         /// What they need.
         bytes: u64,

@@ -31,6 +31,7 @@ pub(crate) fn options() -> LoadOptions {
         context_max: Some(256),
         block_size: 8,
         kv_tokens: Some(4_096),
+        ..LoadOptions::default()
     }
 }
 

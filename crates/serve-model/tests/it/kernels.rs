@@ -4,7 +4,7 @@ use serve_core::conformance::Driver;
 use serve_model::kernels::Instructions;
 use serve_model::{DecoderBackend, LoadOptions, Source, load};
 
-use crate::fixtures::{Golden, fixture, folder, names, options, tokens};
+use crate::fixtures::{Golden, folder, names, options, tokens};
 use crate::golden::{finish, id, of};
 
 #[test]
@@ -12,9 +12,11 @@ fn all_instructions_give_the_tokens_of_the_reference() {
     for name in names() {
         let golden = Golden::of(&folder(&name));
         for instructions in Instructions::available() {
-            let mut backend = fixture(&name).backend;
-            backend.set_instructions(instructions);
-            let mut driver = Driver::new(backend, 1).unwrap();
+            let mut options = options();
+            options.host.instructions = instructions;
+            let source = Source::Folder(folder(&name));
+            let model = load(&source, &options, &mut |_| ()).unwrap();
+            let mut driver = Driver::new(model.backend, 1).unwrap();
             let mut all = Vec::new();
             for (index, prompt) in golden.prompts.iter().enumerate() {
                 let request = prompt.request(index as u64);

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod allocation;
 mod commands;
 mod conformance;
 mod damaged;

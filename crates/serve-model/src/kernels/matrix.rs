@@ -1,0 +1,508 @@
+//! Matrices of stored weights, and their products with packed inputs on all threads of a team.
+
+use std::cell::RefCell;
+
+use rayon::prelude::*;
+
+use super::block::{Block, Finish, Room};
+use super::lanes::Portable;
+use super::stored::{Bf16, F16, F32, Q4, Q8, STEP, Stored};
+use super::{Instructions, Kernel, Lanes, Packed, Quantization, Team, Tile, math};
+
+/// Weights as a checkpoint stores them.
+#[derive(Clone, Debug)]
+pub enum Elements {
+    /// 32 bits.
+    F32(Vec<f32>),
+    /// The bits of half-precision numbers.
+    F16(Vec<u16>),
+    /// The bits of bfloat16 numbers.
+    Bf16(Vec<u16>),
+}
+
+/// A matrix of weights, `[rows, columns]`, row by row, each filled up with zeros to whole steps.
+#[derive(Clone, Debug)]
+pub struct Matrix {
+    weights: Weights,
+    columns: usize,
+}
+
+#[derive(Clone, Debug)]
+enum Weights {
+    F32(Vec<f32>),
+    F16(Vec<u16>),
+    Bf16(Vec<u16>),
+    Q8(Vec<Q8>),
+    Q4(Vec<Q4>),
+}
+
+/// Rows that a thread works on at a time.
+const TASK_ROWS: usize = 32;
+
+impl Matrix {
+    /// A matrix of whole rows of `columns` weights, one at least, as they are stored.
+    pub fn new(elements: Elements, columns: usize) -> Self {
+        let weights = match elements {
+            Elements::F32(elements) => Weights::F32(whole_steps(elements, columns)),
+            Elements::F16(bits) => Weights::F16(whole_steps(bits, columns)),
+            Elements::Bf16(bits) => Weights::Bf16(whole_steps(bits, columns)),
+        };
+        Self { weights, columns }
+    }
+
+    /// A matrix of whole rows of `columns` weights, one at least, made smaller.
+    pub fn quantized(elements: Elements, columns: usize, to: Quantization) -> Self {
+        let exact = Self::new(elements, columns);
+        let weights = match to {
+            Quantization::Q8 => Weights::Q8(exact.map_steps(Q8::of)),
+            Quantization::Q4 => Weights::Q4(exact.map_steps(Q4::of)),
+        };
+        Self { weights, columns }
+    }
+
+    /// The number of rows: outputs of a product.
+    pub fn rows(&self) -> usize {
+        let steps = match &self.weights {
+            Weights::F32(elements) => elements.len() / STEP,
+            Weights::F16(bits) | Weights::Bf16(bits) => bits.len() / STEP,
+            Weights::Q8(blocks) => blocks.len(),
+            Weights::Q4(blocks) => blocks.len(),
+        };
+        steps / self.steps()
+    }
+
+    /// Widens one row, of as many columns as `out` has room for.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such row.
+    pub fn copy_row(&self, row: usize, out: &mut [f32]) {
+        let steps = row * self.steps()..(row + 1) * self.steps();
+        match &self.weights {
+            Weights::F32(elements) => copy_steps::<F32>(&elements.as_chunks().0[steps], out),
+            Weights::F16(bits) => copy_steps::<F16>(&bits.as_chunks().0[steps], out),
+            Weights::Bf16(bits) => copy_steps::<Bf16>(&bits.as_chunks().0[steps], out),
+            Weights::Q8(blocks) => copy_steps::<Q8>(&blocks[steps], out),
+            Weights::Q4(blocks) => copy_steps::<Q4>(&blocks[steps], out),
+        }
+    }
+
+    /// Steps of each row.
+    fn steps(&self) -> usize {
+        self.columns.div_ceil(STEP)
+    }
+
+    fn map_steps<T: Send>(&self, map: fn(&[f32; STEP]) -> T) -> Vec<T> {
+        let steps = self.steps();
+        let row = |row| {
+            let mut wide = vec![0.0; steps * STEP];
+            self.copy_row(row, &mut wide);
+            let (steps, _) = wide.as_chunks();
+            steps.iter().map(map).collect::<Vec<T>>()
+        };
+        let mut out = Vec::with_capacity(self.rows() * steps);
+        out.par_extend((0..self.rows()).into_par_iter().flat_map_iter(row));
+        out
+    }
+
+    /// Multiplies each input with all rows: `out = x * rows + bias`, or `out += ..` if `add`.
+    ///
+    /// # Shapes
+    ///
+    /// - `x`: `[inputs, columns]`
+    /// - `bias`: `[rows]`
+    /// - `out`: `[inputs, rows]`
+    pub(crate) fn multiply(
+        &self,
+        on: (Instructions, &mut Team),
+        x: &Packed,
+        bias: Option<&[f32]>,
+        add: bool,
+        out: &mut [f32],
+    ) {
+        let (instructions, team) = on;
+        team.for_each_tile(out, self.rows(), TASK_ROWS, &[0], &|_, task, mut tile| {
+            let finish = Finish {
+                bias: bias.map(|bias| &bias[task * TASK_ROWS..]),
+                add,
+                column: 0,
+            };
+            let rows = Rows {
+                matrix: self,
+                first: task * TASK_ROWS,
+                rows: tile.width(),
+                x,
+                finish,
+                out: &mut tile,
+            };
+            rows.run_on(instructions);
+        });
+    }
+
+    /// Multiplies each input with all rows, of which the first half is a gate for the second:
+    /// `silu(gate) * up`. The result lies in runs of [`GATED_RUN`](Self::GATED_RUN), with other things
+    /// between: [`Packed::set_every_other`] reads it.
+    ///
+    /// # Shapes
+    ///
+    /// - `x`: `[inputs, columns]`
+    /// - `bias`: `[rows]`
+    /// - `out`: `[inputs, rows]`
+    pub(crate) fn multiply_gated(
+        &self,
+        on: (Instructions, &mut Team),
+        x: &Packed,
+        bias: Option<&[f32]>,
+        out: &mut [f32],
+    ) {
+        let (instructions, team) = on;
+        let run = Self::GATED_RUN;
+        let half = self.rows() / 2;
+        team.for_each_tile(out, 2 * half, 2 * run, &[0], &|_, task, mut tile| {
+            let rows = tile.width() / 2;
+            for (column, first) in [(0, task * run), (rows, half + task * run)] {
+                let finish = Finish {
+                    bias: bias.map(|bias| &bias[first..]),
+                    add: false,
+                    column,
+                };
+                let rows = Rows {
+                    matrix: self,
+                    first,
+                    rows,
+                    x,
+                    finish,
+                    out: &mut tile,
+                };
+                rows.run_on(instructions);
+            }
+            instructions.run(Gate { rows, out: tile });
+        });
+    }
+
+    /// See [`multiply_gated`](Self::multiply_gated).
+    pub(crate) const GATED_RUN: usize = 32;
+}
+
+/// The products of some rows.
+struct Rows<'a, 'b> {
+    matrix: &'a Matrix,
+    first: usize,
+    rows: usize,
+    x: &'a Packed,
+    finish: Finish<'a>,
+    out: &'a mut Tile<'b>,
+}
+
+thread_local! {
+    static ROOM: RefCell<Room> = RefCell::new(Room::new());
+}
+
+impl Rows<'_, '_> {
+    fn run_on(self, instructions: Instructions) {
+        ROOM.with_borrow_mut(|room| instructions.run(RowsIn { rows: self, room }));
+    }
+
+    #[inline(always)]
+    fn block<L: Lanes, W: Stored>(self, lanes: L, room: &mut Room, weights: &[W::Step]) {
+        let steps = self.matrix.steps();
+        let block = Block::<W> {
+            weights: &weights[self.first * steps..],
+            rows: self.rows,
+            steps,
+            x: self.x,
+            finish: self.finish,
+        };
+        block.run(lanes, room, self.out);
+    }
+}
+
+/// The products of some rows, in a thread's room.
+struct RowsIn<'a, 'b, 'c> {
+    rows: Rows<'a, 'b>,
+    room: &'c mut Room,
+}
+
+impl Kernel for RowsIn<'_, '_, '_> {
+    #[inline(always)]
+    fn run<L: Lanes>(self, lanes: L) {
+        let Self { rows, room } = self;
+        match &rows.matrix.weights {
+            Weights::F32(elements) => rows.block::<L, F32>(lanes, room, elements.as_chunks().0),
+            Weights::F16(bits) => rows.block::<L, F16>(lanes, room, bits.as_chunks().0),
+            Weights::Bf16(bits) => rows.block::<L, Bf16>(lanes, room, bits.as_chunks().0),
+            Weights::Q8(blocks) => rows.block::<L, Q8>(lanes, room, blocks),
+            Weights::Q4(blocks) => rows.block::<L, Q4>(lanes, room, blocks),
+        }
+    }
+}
+
+/// The gate over the first half of a tile's columns.
+struct Gate<'a> {
+    rows: usize,
+    out: Tile<'a>,
+}
+
+impl Kernel for Gate<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(mut self, _: L) {
+        for input in 0..self.out.rows() {
+            let (gate, up) = self.out.row(input).split_at_mut(self.rows);
+            math::gate(gate, up);
+        }
+    }
+}
+
+/// Fills each row up with zeros, if it has to be.
+fn whole_steps<T: Copy + Default>(elements: Vec<T>, columns: usize) -> Vec<T> {
+    if columns.is_multiple_of(STEP) {
+        return elements;
+    }
+    let length = columns.next_multiple_of(STEP);
+    let mut out = vec![T::default(); elements.len() / columns * length];
+    for (out, row) in out.chunks_mut(length).zip(elements.chunks(columns)) {
+        out[..columns].copy_from_slice(row);
+    }
+    out
+}
+
+fn copy_steps<W: Stored>(steps: &[W::Step], out: &mut [f32]) {
+    for (step, out) in steps.iter().zip(out.chunks_mut(STEP)) {
+        let wide = W::load(Portable, step);
+        out.copy_from_slice(&wide.as_flattened()[..out.len()]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serve_core::rng::Rng;
+
+    fn random(count: usize, rng: &mut Rng) -> Vec<f32> {
+        (0..count)
+            .map(|_| (rng.next_f64() * 2.0 - 1.0) as f32)
+            .collect()
+    }
+
+    /// The same numbers, stored in each type.
+    fn stored(numbers: &[f32], columns: usize) -> [Matrix; 5] {
+        let f16 = |&x: &f32| half::f16::from_f32(x).to_bits();
+        let bf16 = |&x: &f32| half::bf16::from_f32(x).to_bits();
+        let f32 = || Elements::F32(numbers.to_vec());
+        [
+            Matrix::new(f32(), columns),
+            Matrix::new(Elements::F16(numbers.iter().map(f16).collect()), columns),
+            Matrix::new(Elements::Bf16(numbers.iter().map(bf16).collect()), columns),
+            Matrix::quantized(f32(), columns, Quantization::Q8),
+            Matrix::quantized(f32(), columns, Quantization::Q4),
+        ]
+    }
+
+    fn f32(rows: usize, columns: usize, rng: &mut Rng) -> Matrix {
+        Matrix::new(Elements::F32(random(rows * columns, rng)), columns)
+    }
+
+    fn pack(packed: &mut Packed, instructions: Instructions, columns: usize, x: &[f32]) {
+        packed.start(x.len() / columns, columns, instructions.tile_inputs());
+        for (input, row) in x.chunks(columns).enumerate() {
+            packed.set(input, row);
+        }
+    }
+
+    fn product_on(
+        team: &mut Team,
+        instructions: Instructions,
+        matrix: &Matrix,
+        x: &[f32],
+    ) -> Vec<f32> {
+        let mut packed = Packed::default();
+        pack(&mut packed, instructions, matrix.columns, x);
+        let mut out = vec![f32::NAN; x.len() / matrix.columns * matrix.rows()];
+        matrix.multiply((instructions, team), &packed, None, false, &mut out);
+        out
+    }
+
+    fn product(instructions: Instructions, matrix: &Matrix, x: &[f32]) -> Vec<f32> {
+        product_on(&mut Team::new(1), instructions, matrix, x)
+    }
+
+    /// The definition, in f64.
+    fn reference(matrix: &Matrix, x: &[f32]) -> Vec<f64> {
+        let mut row = vec![0.0; matrix.columns];
+        let mut out = Vec::new();
+        for input in x.chunks(matrix.columns) {
+            for index in 0..matrix.rows() {
+                matrix.copy_row(index, &mut row);
+                let products = row
+                    .iter()
+                    .zip(input)
+                    .map(|(&w, &x)| f64::from(w) * f64::from(x));
+                out.push(products.sum());
+            }
+        }
+        out
+    }
+
+    fn check(rows: usize, columns: usize, inputs: usize, seed: u64) {
+        let mut rng = Rng::new(seed);
+        let x = random(inputs * columns, &mut rng);
+        for matrix in stored(&random(rows * columns, &mut rng), columns) {
+            let expected = reference(&matrix, &x);
+            for instructions in Instructions::available() {
+                let found = product(instructions, &matrix, &x);
+                // Sums of numbers below 1: their rounding grows with the number of terms.
+                let tolerance = 1e-6 * (columns as f64).sqrt() + 1e-7;
+                for (index, (&found, &expected)) in found.iter().zip(&expected).enumerate() {
+                    let error = (f64::from(found) - expected).abs();
+                    assert!(
+                        error <= tolerance,
+                        "{instructions} {rows}x{columns}, {inputs} inputs, output {index}: {found} and {expected}"
+                    );
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
+
+        #[test]
+        fn products_agree_with_the_definition(
+            rows in 1..80_usize,
+            columns in 1..200_usize,
+            inputs in 1..40_usize,
+            seed: u64,
+        ) {
+            check(rows, columns, inputs, seed);
+        }
+    }
+
+    #[test]
+    fn shapes_around_every_cut_agree_with_the_definition() {
+        for (rows, columns, inputs) in [
+            (33, 1023, 7),
+            (31, 1024, 6),
+            (32, 1025, 130),
+            (5, 2049, 257),
+            (64, 16, 128),
+            (1, 1, 1),
+            (97, 3000, 5),
+        ] {
+            check(rows, columns, inputs, 7);
+        }
+    }
+
+    #[test]
+    fn an_input_gives_the_same_bits_alone_and_in_any_company() {
+        let (rows, columns) = (67, 1100);
+        let mut rng = Rng::new(5);
+        let x = random(140 * columns, &mut rng);
+        for matrix in stored(&random(rows * columns, &mut rng), columns) {
+            for instructions in Instructions::available() {
+                let alone: Vec<f32> = x
+                    .chunks(columns)
+                    .flat_map(|x| product(instructions, &matrix, x))
+                    .collect();
+                for inputs in (1..=64).chain([127, 128, 129, 140]) {
+                    let together = product(instructions, &matrix, &x[..inputs * columns]);
+                    assert!(
+                        together == alone[..inputs * rows],
+                        "{instructions}, {inputs}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn one_core_and_several_give_the_same_bits() {
+        let mut rng = Rng::new(6);
+        let x = random(9 * 500, &mut rng);
+        let [_, _, matrix, _, _] = stored(&random(300 * 500, &mut rng), 500);
+        let on = |threads| product_on(&mut Team::new(threads), Instructions::best(), &matrix, &x);
+        assert!(on(1) == on(3));
+    }
+
+    #[test]
+    fn wide_registers_of_any_width_give_the_same_bits() {
+        let mut rng = Rng::new(8);
+        let x = random(17 * 1030, &mut rng);
+        for matrix in stored(&random(50 * 1030, &mut rng), 1030) {
+            let wide = &Instructions::available()[1..];
+            let products: Vec<_> = wide.iter().map(|&i| product(i, &matrix, &x)).collect();
+            assert!(products.windows(2).all(|pair| pair[0] == pair[1]));
+        }
+    }
+
+    #[test]
+    fn what_was_packed_before_changes_nothing() {
+        let mut rng = Rng::new(9);
+        let mut packed = Packed::default();
+        for (rows, columns, inputs) in [(40, 70, 20), (7, 33, 5), (20, 65, 12), (9, 3, 1)] {
+            let x = random(inputs * columns, &mut rng);
+            let matrix = f32(rows, columns, &mut rng);
+            let best = Instructions::best();
+            pack(&mut packed, best, columns, &x);
+            let mut out = vec![f32::NAN; inputs * rows];
+            matrix.multiply((best, &mut Team::new(1)), &packed, None, false, &mut out);
+            assert!(out == product(best, &matrix, &x));
+        }
+    }
+
+    #[test]
+    fn biases_and_what_is_there_are_added() {
+        let mut rng = Rng::new(10);
+        let (rows, columns, inputs) = (70, 40, 8);
+        let x = random(inputs * columns, &mut rng);
+        let bias = random(rows, &mut rng);
+        let before = random(inputs * rows, &mut rng);
+        let matrix = f32(rows, columns, &mut rng);
+        for instructions in Instructions::available() {
+            let product = product(instructions, &matrix, &x);
+            let mut packed = Packed::default();
+            pack(&mut packed, instructions, columns, &x);
+            for add in [false, true] {
+                let mut out = before.clone();
+                let on = (instructions, &mut Team::new(2));
+                matrix.multiply(on, &packed, Some(&bias), add, &mut out);
+                for (index, found) in out.into_iter().enumerate() {
+                    let sum = product[index] + bias[index % rows];
+                    let expected = if add { before[index] + sum } else { sum };
+                    assert_eq!(found, expected, "{instructions}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_gated_product_is_packed_for_the_next() {
+        let mut rng = Rng::new(11);
+        for (half, columns, inputs) in [(32, 20, 1), (70, 33, 7), (5, 8, 2), (129, 40, 20)] {
+            let x = random(inputs * columns, &mut rng);
+            let bias = random(2 * half, &mut rng);
+            let matrix = f32(2 * half, columns, &mut rng);
+            let ones = Matrix::new(Elements::F32(vec![1.0; half]), half);
+            for instructions in Instructions::available() {
+                let plain = product(instructions, &matrix, &x);
+                let mut packed = Packed::default();
+                pack(&mut packed, instructions, columns, &x);
+                let mut gated = vec![0.0; inputs * 2 * half];
+                let team = &mut Team::new(2);
+                matrix.multiply_gated((instructions, team), &packed, Some(&bias), &mut gated);
+                packed.start(inputs, half, instructions.tile_inputs());
+                for (input, row) in gated.chunks(2 * half).enumerate() {
+                    packed.set_every_other(input, row, Matrix::GATED_RUN);
+                }
+                let mut sums = vec![0.0; inputs];
+                ones.multiply((instructions, team), &packed, None, false, &mut sums);
+                for (row, sum) in plain.chunks(2 * half).zip(sums) {
+                    let at = |i: usize| f64::from(row[i]) + f64::from(bias[i]);
+                    let silu = |x: f64| x / (1.0 + (-x).exp());
+                    let expected: f64 = (0..half).map(|i| silu(at(i)) * at(half + i)).sum();
+                    assert!((expected - f64::from(sum)).abs() < 1e-3, "{instructions}");
+                }
+            }
+        }
+    }
+}
