@@ -57,6 +57,9 @@ pub enum FolderError {
         /// What the file has.
         found: String,
     },
+    /// There is no run where one was looked for.
+    #[error("{} holds no run; accepted is a folder with rows.jsonl and manifest.json, or one of such folders", .0.display())]
+    NoRun(PathBuf),
     /// The rows cannot be read.
     #[error(transparent)]
     Rows(#[from] ReadError),
@@ -69,6 +72,29 @@ impl RunFolder {
     /// The folder of a run that exists or does not yet.
     pub fn at(path: impl Into<PathBuf>) -> Self {
         Self(path.into())
+    }
+
+    /// The run in a folder, or else those in the folders directly below it, `2` before `10`.
+    ///
+    /// # Errors
+    ///
+    /// [`FolderError::NoRun`] when there is none, [`FolderError::Io`] when the folder cannot be read.
+    pub fn all_in(path: &Path) -> Result<Vec<Self>, FolderError> {
+        let itself = Self::at(path);
+        if itself.holds_run() {
+            return Ok(vec![itself]);
+        }
+        let below = folders_in(path)?.into_iter().map(Self);
+        let runs = below.filter(Self::holds_run).collect::<Vec<_>>();
+        match runs.is_empty() {
+            true => Err(FolderError::NoRun(path.to_owned())),
+            false => Ok(runs),
+        }
+    }
+
+    /// Whether there is a run, by its manifest.
+    pub fn holds_run(&self) -> bool {
+        self.manifest().is_file()
     }
 
     /// The folder itself.
@@ -135,6 +161,42 @@ impl RunFolder {
     }
 }
 
+/// The folders in a folder, with numbers in their names in the order of numbers.
+///
+/// # Errors
+///
+/// [`FolderError::Io`] when it cannot be read.
+pub fn folders_in(path: &Path) -> Result<Vec<PathBuf>, FolderError> {
+    let mut folders = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(|source| io_error(path, source))? {
+        let entry = entry.map_err(|source| io_error(path, source))?.path();
+        if entry.is_dir() {
+            folders.push(entry);
+        }
+    }
+    let name = |folder: &PathBuf| {
+        folder
+            .file_name()
+            .map(|name| natural(&name.to_string_lossy()))
+    };
+    folders.sort_by_key(name);
+    Ok(folders)
+}
+
+/// The words and numbers of a name, in turn.
+fn natural(name: &str) -> Vec<(String, u64)> {
+    let is_digit = |letter: &char| letter.is_ascii_digit();
+    let letters = name.chars().collect::<Vec<_>>();
+    let runs = letters.chunk_by(|a, b| is_digit(a) == is_digit(b));
+    let runs = runs.map(|run| {
+        let text = run.iter().collect::<String>();
+        // What is no number, or too large a one, is a word.
+        text.parse()
+            .map_or_else(|_| (text.clone(), 0), |number| (String::new(), number))
+    });
+    runs.collect()
+}
+
 fn io_error(path: &Path, source: io::Error) -> FolderError {
     FolderError::Io {
         path: path.to_owned(),
@@ -162,6 +224,13 @@ pub fn sha256(path: &Path) -> io::Result<String> {
 mod tests {
     use super::*;
     use crate::manifest::tests::example;
+
+    #[test]
+    fn numbers_in_names_count() {
+        let mut names = ["rate-10", "rate-2", "a", "rate-2.5", "10", "9"];
+        names.sort_by_key(|name| natural(name));
+        assert_eq!(names, ["9", "10", "a", "rate-2", "rate-2.5", "rate-10"]);
+    }
 
     #[test]
     fn a_run_is_read_back_and_never_written_over_or_mixed_up() {

@@ -28,8 +28,12 @@ struct Cli {
 enum Command {
     /// Send a workload, keep one row for each attempt, print one table
     Run(commands::run::Run),
-    /// Print the table of a file of rows again
+    /// Print the tables of a run again, from its rows and its manifest
     Analyse(commands::analyse::Analyse),
+    /// Say whether B is better than A, with an interval
+    Compare(commands::compare::Compare),
+    /// Write one HTML file with tables and charts of one run or of many
+    Report(commands::report::Report),
 }
 
 #[tokio::main]
@@ -37,6 +41,8 @@ async fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(options) => commands::run::run(options).await,
         Command::Analyse(options) => commands::analyse::run(&options),
+        Command::Compare(options) => commands::compare::run(&options),
+        Command::Report(options) => commands::report::run(&options),
     };
     result.unwrap_or_else(|error| {
         eprintln!("error: {error}");

@@ -295,6 +295,40 @@ fn part(group: &Group) -> Vec<String> {
     cells
 }
 
+/// Several analyses beside each other, one row each.
+pub fn beside<'a>(groups: impl IntoIterator<Item = (&'a str, &'a Analysis)>) -> Table {
+    let columns = [
+        "run",
+        "offered/s",
+        "requests",
+        "ok",
+        "refused",
+        "failed",
+        "unfinished",
+        "good",
+        "tokens/s",
+        "TTFT p50",
+        "TTFT p99",
+        "TPOT p50",
+        "E2E p50",
+        "E2E p99",
+    ];
+    let mut table = Table::new("times in ms", &columns);
+    for (name, analysis) in groups {
+        let rates = &analysis.rates;
+        let mut cells = part(analysis.all());
+        cells[0] = match analysis.simulated {
+            true => format!("{name} (simulated)"),
+            false => name.to_owned(),
+        };
+        cells.insert(1, number(rates.offered_per_s));
+        cells.insert(8, number(Some(rates.output_tokens_per_s)));
+        table.row(cells);
+    }
+    table.note("times are of answered requests, from the scheduled send; * fewer than 10 values lie beyond it");
+    table
+}
+
 /// Who got how much, a table for tenants and one for classes.
 pub fn fairness(analysis: &Analysis) -> Vec<Table> {
     let table = |fairness: &crate::analyse::fairness::Fairness| {

@@ -1,6 +1,8 @@
 //! The commands, one file each: its arguments, and what it does with the library.
 
 pub(crate) mod analyse;
+pub(crate) mod compare;
+pub(crate) mod report;
 pub(crate) mod run;
 
 use std::error::Error;

@@ -136,7 +136,9 @@ fn fields(layer: Layer, manifest: &Manifest) -> BTreeMap<String, Value> {
         Layer::Runtime => serde_json::to_value(&manifest.runtime),
         Layer::Hardware => serde_json::to_value(&manifest.hardware),
         // The specification is what its hash is of, and the hash is what was sent.
-        Layer::Workload => Ok(Value::String(manifest.workload.requests_sha256.clone())),
+        Layer::Workload => Ok(serde_json::json!({
+            "requests_sha256": format!("{:.12}", manifest.workload.requests_sha256)
+        })),
         Layer::Measurement => serde_json::to_value(&manifest.measurement),
     };
     let ignored: &[&str] = match layer {

@@ -12,6 +12,7 @@ pub mod interval;
 pub mod measure;
 #[cfg(test)]
 mod simulation;
+pub mod text;
 mod units;
 
 use std::fmt;
@@ -242,4 +243,27 @@ fn odd_one_out(runs: &[Run]) -> Option<Box<Difference>> {
         .filter(|it| it.layer != Layer::Workload)
         .map(Box::new)
         .next()
+}
+
+/// Whether runs differ in nothing but their seed.
+pub fn are_repeats(runs: &[&Run]) -> bool {
+    let Some((first, others)) = runs.split_first() else {
+        return false;
+    };
+    others.iter().all(|other| {
+        let differences = comparable::differences(&first.manifest, &other.manifest);
+        let same = |it: &Difference| it.layer == Layer::Workload;
+        differences.iter().all(same) && seedless(first) == seedless(other)
+    })
+}
+
+/// What was sent but for its seed.
+fn seedless(run: &Run) -> (u64, Option<toml::Table>) {
+    let workload = &run.manifest.workload;
+    let spec = workload.spec.parse::<toml::Table>().ok();
+    let spec = spec.map(|mut spec| {
+        spec.remove("seed");
+        spec
+    });
+    (workload.requests, spec)
 }
