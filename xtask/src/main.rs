@@ -117,6 +117,12 @@ enum Speed {
     Sched(SchedSpeed),
     /// The virtual-time simulation
     Sim(SchedSpeed),
+    /// The server's edge: what a streamed token costs, at 1, 64, 256 and 2,000 streams
+    Edge {
+        /// One JSON object a line
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 #[derive(Args, Debug)]
@@ -159,6 +165,7 @@ fn main() -> ExitCode {
             }
             Speed::Sched(options) => cargo::run_bin("speed-sched", options.args("sched")),
             Speed::Sim(options) => cargo::run_bin("speed-sched", options.args("sim")),
+            Speed::Edge { json } => beside_serve("speed-edge", json.then_some("--json")),
         },
         Task::Campaign {
             requests,
@@ -184,6 +191,16 @@ fn main() -> ExitCode {
         eprintln!("error: {error}");
         ExitCode::FAILURE
     })
+}
+
+/// Runs a binary that starts the `serve` beside it, both built.
+fn beside_serve<'a>(bin: &str, args: impl IntoIterator<Item = &'a str>) -> cargo::TaskResult {
+    let mut build = cargo::command(&["build", "--release", "--workspace", "--bin", "serve"]);
+    let built = cargo::status(&mut build)?;
+    match built.success() {
+        true => cargo::run_bin(bin, args),
+        false => Ok(cargo::exit_code(built)),
+    }
 }
 
 #[cfg(test)]

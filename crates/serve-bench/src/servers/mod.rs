@@ -158,6 +158,12 @@ impl Server {
         &self.url
     }
 
+    /// The process of a server that was started here.
+    pub fn pid(&self) -> Option<u32> {
+        let process = self.process.as_ref();
+        process.map(|process| process.child.id())
+    }
+
     /// What it was started with.
     pub fn settings(&self) -> &Settings {
         &self.settings

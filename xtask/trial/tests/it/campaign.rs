@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serve_trial::campaign::{Settings, campaign, quiet_panics};
+use trial::campaign::{Settings, campaign, quiet_panics};
 
 /// All in one test: a campaign looks at the memory and the tasks of the whole process.
 #[test]
@@ -26,7 +26,8 @@ fn whatever_clients_and_device_do_nothing_is_lost_or_left_behind() {
             outcome.broken
         );
         for figure in outcome.figures {
-            *totals.entry(figure.name).or_insert(0.0) += figure.value;
+            let value = figure.number().unwrap();
+            *totals.entry(figure.name).or_insert(0.0) += value;
         }
     }
     // Whatever is promised of it has happened.

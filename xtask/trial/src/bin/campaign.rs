@@ -4,8 +4,9 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
-use serve_trial::campaign::{self, Settings};
-use serve_trial::figure::Figure;
+use trial::campaign::{self, Settings};
+use trial::figure::Figure;
+use trial::provenance::provenance;
 
 /// Runs a server at twice its capacity while clients misbehave and its device fails, and checks that
 /// nothing is lost, counted twice or left behind.
@@ -44,17 +45,13 @@ fn run(cli: &Cli) -> Result<ExitCode, Box<dyn std::error::Error>> {
         json,
     } = *cli;
     campaign::quiet_panics();
-    let runtime = tokio::runtime::Builder::new_multi_thread();
-    let runtime = { runtime }.enable_all().build()?;
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let runtime = builder.enable_all().build()?;
     let outcome = runtime.block_on(campaign::campaign(Settings { requests, seed }))?;
     let mut out = io::stdout().lock();
-    let seed_figure = Figure::new("seed", seed as f64, "1");
     let broken = Figure::new("invariants_broken", outcome.broken.len() as f64, "1");
-    for figure in [&seed_figure]
-        .into_iter()
-        .chain(&outcome.figures)
-        .chain([&broken])
-    {
+    let figures = provenance(seed).into_iter().chain(outcome.figures);
+    for figure in figures.chain([broken]) {
         writeln!(out, "{}", figure.line(json))?;
     }
     for broken in &outcome.broken {

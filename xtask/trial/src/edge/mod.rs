@@ -1,0 +1,252 @@
+//! What the edge costs: the real `serve` on the mock in a process of its own, and clients that read
+//! streams.
+//!
+//! Two loads for each number of streams. *Free*: the mock takes no time, so everything that is
+//! measured is the server's own, and it is as busy as it can be. *Paced*: the mock takes twice the
+//! speed of the measured GPU, as steps of one token for each stream, so that each token is a write of
+//! its own: what a server does all day.
+//!
+//! The control of the first-token time is the same work without HTTP: the same service in this
+//! process, asked by function call.
+
+mod control;
+mod load;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serve_bench::servers::{Program, Server, ServerError, Settings};
+use serve_http::LaunchError;
+use thiserror::Error;
+
+use crate::figure::Figure;
+use crate::process::cpu_time;
+use crate::provenance::provenance;
+
+/// Tokens of one answer.
+const OUTPUT_TOKENS: u32 = 128;
+/// Words of one prompt.
+const PROMPT_WORDS: u64 = 32;
+/// Positions that one request may have; prompt and answer fit.
+const CONTEXT: u32 = 512;
+/// Prompt tokens in one step at most: all prompts of a few hundred streams.
+const STEP_TOKENS: u32 = 16_384;
+
+/// How fast the mock is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// It takes no time.
+    Free,
+    /// Each step takes as long as half a step of the measured GPU.
+    Paced,
+}
+
+/// What is measured.
+#[derive(Clone, Debug)]
+pub struct Trial {
+    /// The `serve` binary; without one, the one beside this program.
+    pub serve: Option<PathBuf>,
+    /// Numbers of streams at once.
+    pub streams: Vec<u32>,
+    /// The loads.
+    pub paces: Vec<Pace>,
+    /// Fixes prompts and answers.
+    pub seed: u64,
+}
+
+/// Why nothing was measured.
+#[derive(Debug, Error)]
+pub enum EdgeError {
+    /// The server.
+    #[error(transparent)]
+    Server(#[from] ServerError),
+    /// The server's address is none that can be connected to.
+    #[error("the server says that it is at {0}, which is no address")]
+    Address(String),
+    /// The system does not tell how much processor time a process has used.
+    #[error("/proc/PID/stat does not tell the server's processor time; this needs Linux")]
+    NoCpuTime,
+    /// The control.
+    #[error("the control did not start: {0}")]
+    Control(#[from] LaunchError),
+    /// Where the server writes.
+    #[error("the server's log: {0}")]
+    Log(#[from] std::io::Error),
+}
+
+/// What a load came to.
+#[derive(Clone, Debug, Default)]
+struct Measured {
+    requests: u64,
+    errors: u64,
+    tokens: u64,
+    took: Duration,
+    first_tokens: Vec<Duration>,
+}
+
+/// One load.
+#[derive(Clone, Copy, Debug)]
+struct Load {
+    streams: u32,
+    /// Answers that each stream reads, one after the other.
+    rounds: u32,
+    pace: Pace,
+    seed: u64,
+}
+
+/// Measures, and hands each figure to `report` as soon as it is there. Returns the number of errors.
+///
+/// # Errors
+///
+/// [`EdgeError`] when a server cannot be started or measured.
+pub async fn edge(trial: &Trial, mut report: impl FnMut(Figure)) -> Result<u64, EdgeError> {
+    provenance(trial.seed).into_iter().for_each(&mut report);
+    let program = Program::find(trial.serve.clone(), Duration::from_secs(20))?;
+    let mut errors = 0;
+    for &pace in &trial.paces {
+        for &streams in &trial.streams {
+            let load = Load::new(streams, pace, trial.seed);
+            let (measured, cpu) = served(&program, &load).await?;
+            let control = control::run(&load).await?;
+            errors += measured.errors + control.errors;
+            figures(&load, &measured, cpu, &control)
+                .into_iter()
+                .for_each(&mut report);
+        }
+    }
+    Ok(errors)
+}
+
+impl Load {
+    fn new(streams: u32, pace: Pace, seed: u64) -> Self {
+        let answers = match pace {
+            Pace::Free => 3_000,
+            Pace::Paced => 200,
+        };
+        Self {
+            streams,
+            rounds: (answers / streams).clamp(1, answers / 4),
+            pace,
+            seed,
+        }
+    }
+
+    /// Clients do not begin all at once, but within this time.
+    fn spread(&self) -> Duration {
+        match self.pace {
+            Pace::Free => Duration::ZERO,
+            Pace::Paced => Duration::from_millis(u64::from(self.streams).min(1_000)),
+        }
+    }
+
+    /// How much faster than the measured GPU the mock is.
+    fn mock_speed(&self) -> f64 {
+        match self.pace {
+            // A step of 16 ms takes no whole nanosecond.
+            Pace::Free => 1e9,
+            Pace::Paced => 2.0,
+        }
+    }
+
+    fn settings(&self) -> Settings {
+        let numbers = [
+            ("max_batch", self.streams),
+            ("queue_cap", 0),
+            ("context", CONTEXT),
+            ("step_tokens", STEP_TOKENS),
+        ];
+        let settings = Settings::default()
+            .with("backend", "mock")
+            .with("mock_speed", self.mock_speed().to_string())
+            .with("mock_seed", self.seed.to_string())
+            .with("log", "off");
+        numbers.iter().fold(settings, |settings, (name, number)| {
+            settings.with(name, number.to_string())
+        })
+    }
+
+    /// The prompt of one request.
+    fn prompt(&self, client: u32, round: u32) -> String {
+        use serve_core::rng::{Rng, mix2};
+
+        let request = u64::from(client) << 32 | u64::from(round);
+        let mut rng = Rng::new(mix2(self.seed, request));
+        let words = [
+            "bade", "gizo", "hepa", "lomi", "sano", "tobe", "vire", "zako",
+        ];
+        let drawn = (0..PROMPT_WORDS).map(|_| words[rng.below(8) as usize]);
+        drawn.flat_map(|word| [" ", word]).collect()
+    }
+}
+
+/// The load against the real binary, and the processor time that it cost the server.
+async fn served(program: &Program, load: &Load) -> Result<(Measured, Duration), EdgeError> {
+    let log = std::env::temp_dir().join(format!("speed-edge-{}.log", std::process::id()));
+    let server = Server::start(program, &load.settings(), &log).await?;
+    let address: SocketAddr = server
+        .url()
+        .trim_start_matches("http://")
+        .parse()
+        .map_err(|_| EdgeError::Address(server.url().to_owned()))?;
+    let cpu = || server.pid().and_then(cpu_time).ok_or(EdgeError::NoCpuTime);
+    let before = cpu()?;
+    let measured = load::run(address, load).await;
+    let used = cpu()?.saturating_sub(before);
+    server.stop(Duration::from_secs(20)).await;
+    std::fs::remove_file(&log)?;
+    Ok((measured, used))
+}
+
+fn figures(load: &Load, measured: &Measured, cpu: Duration, control: &Measured) -> Vec<Figure> {
+    let pace = match load.pace {
+        Pace::Free => "free",
+        Pace::Paced => "paced",
+    };
+    let name = |what: &str| format!("edge_{pace}_{}_{what}", load.streams);
+    let secs = measured.took.as_secs_f64();
+    let tokens = measured.tokens.max(1) as f64;
+    let mut figures = vec![
+        Figure::new(name("requests"), measured.requests as f64 / secs, "1/s"),
+        Figure::new(name("tokens"), measured.tokens as f64 / secs, "1/s"),
+        Figure::new(
+            name("cpu_per_token"),
+            cpu.as_secs_f64() * 1e6 / tokens,
+            "us",
+        ),
+    ];
+    for (percent, label) in [(50, "p50"), (99, "p99")] {
+        let edge = percentile_ms(&measured.first_tokens, percent);
+        let without = percentile_ms(&control.first_tokens, percent);
+        figures.extend([
+            Figure::new(name(&format!("ttft_{label}")), edge, "ms"),
+            Figure::new(name(&format!("ttft_{label}_in_process")), without, "ms"),
+            Figure::new(name(&format!("ttft_{label}_added")), edge - without, "ms"),
+        ]);
+    }
+    figures.push(Figure::new(name("errors"), measured.errors as f64, "1"));
+    figures
+}
+
+/// The smallest sample that is not below `percent` of all.
+fn percentile_ms(samples: &[Duration], percent: usize) -> f64 {
+    let mut sorted = samples.to_vec();
+    sorted.sort_unstable();
+    let rank = (sorted.len() * percent).div_ceil(100).max(1);
+    sorted
+        .get(rank - 1)
+        .map_or(f64::NAN, |sample| sample.as_secs_f64() * 1e3)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_percentile_is_one_of_the_samples() {
+        let samples: Vec<_> = (1..=200).rev().map(Duration::from_millis).collect();
+        assert!((percentile_ms(&samples, 50) - 100.0).abs() < 1e-9);
+        assert!((percentile_ms(&samples, 99) - 198.0).abs() < 1e-9);
+        assert!((percentile_ms(&samples[..1], 99) - 200.0).abs() < 1e-9);
+    }
+}

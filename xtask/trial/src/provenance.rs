@@ -1,0 +1,40 @@
+//! Where, when and of what something was measured.
+
+use std::process::Command;
+use std::time::SystemTime;
+
+use serve_bench::hardware::Hardware;
+
+use crate::figure::Figure;
+
+/// Date, commit, seed and machine.
+pub fn provenance(seed: u64) -> Vec<Figure> {
+    let hardware = Hardware::of_this_machine(true);
+    let cpu = hardware.cpu.unwrap_or_else(|| "unknown".to_owned());
+    let mut figures = vec![
+        Figure::text(
+            "date",
+            humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+        ),
+        Figure::text("commit", commit().unwrap_or_else(|| "unknown".to_owned())),
+        Figure::text("cpu", cpu),
+    ];
+    let cores = hardware.cores.map(|cores| cores as f64);
+    figures.extend(cores.map(|cores| Figure::new("cores", cores, "1")));
+    figures.push(Figure::new("seed", seed as f64, "1"));
+    figures
+}
+
+/// The commit that lies here, with a word if the tree differs from it. `None` outside a repository.
+fn commit() -> Option<String> {
+    let git = |args: &[&str]| {
+        let output = Command::new("git").args(args).output().ok()?;
+        let text = String::from_utf8(output.stdout).ok()?;
+        output.status.success().then(|| text.trim().to_owned())
+    };
+    let commit = git(&["rev-parse", "--short", "HEAD"])?;
+    Some(match git(&["status", "--porcelain"])?.is_empty() {
+        true => commit,
+        false => format!("{commit} with changes"),
+    })
+}
