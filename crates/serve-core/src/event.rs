@@ -87,4 +87,6 @@ pub struct Usage {
     pub cached_tokens: u32,
     /// Tokens generated, a final stop token not counted.
     pub output_tokens: u32,
+    /// Times that it gave up its blocks and had to wait again.
+    pub preemptions: u32,
 }

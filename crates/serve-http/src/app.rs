@@ -20,8 +20,10 @@ use crate::error::{ForCapacity, Problem};
 use crate::generate::Generation;
 use crate::idempotency;
 use crate::lifecycle::State;
+use crate::metrics::{Arrived, CONTENT_TYPE};
 use crate::request_id;
-use crate::service::{Service, Serving};
+use crate::service::{STALLED, Service};
+use crate::serving::Serving;
 use crate::settings::{CapacityStatus, Settings};
 use crate::stream;
 use crate::terms::{Caller, Terms};
@@ -36,6 +38,7 @@ pub fn app(service: Arc<Service>) -> Router {
         .route("/v1/models/{*name}", get(model))
         .route("/v1/requests/{id}/cancel", post(cancel))
         .route("/v1/config", get(config))
+        .route("/metrics", get(metrics))
         .route("/health", get(ready))
         .route("/health/live", get(live))
         .route("/health/ready", get(ready))
@@ -104,6 +107,22 @@ async fn generate<A: Ask>(
     Shared(service): Shared<Arc<Service>>,
     request: Request,
 ) -> Result<Response, Problem> {
+    let mut arrived = Some(service.metrics().arrived());
+    let result = answer::<A>(&service, request, &mut arrived).await;
+    match (&result, arrived) {
+        (Ok(_), Some(arrived)) => arrived.finished(),
+        (Err(problem), Some(arrived)) => arrived.failed(problem),
+        (_, None) => {}
+    }
+    result
+}
+
+/// The answer. `arrived` is taken by one that is not complete yet.
+async fn answer<A: Ask>(
+    service: &Arc<Service>,
+    request: Request,
+    arrived: &mut Option<Arrived>,
+) -> Result<Response, Problem> {
     let settings = service.settings();
     let caller = Caller::of(&request, settings)?;
     let key = idempotency_key(&request, settings)?;
@@ -114,12 +133,19 @@ async fn generate<A: Ask>(
     let terms = caller.terms(ask.options(), settings)?;
     if let Some(text) = key {
         let once = Once::new(A::ENDPOINT, text, &terms, stream)?;
-        let worker = Arc::clone(&service);
+        let worker = Arc::clone(service);
         let work = async move { ask.start(worker.serving()?, terms).await };
-        return once.answer(&service, &body, work).await;
+        return once.answer(service, &body, work).await;
     }
-    let (header, generation) = ask.start(serving, terms).await?;
-    answer(header, generation, stream, usage).await
+    let (header, mut generation) = ask.start(serving, terms).await?;
+    if stream {
+        if let Some(arrived) = arrived.take() {
+            generation.answers(arrived);
+        }
+        Ok(stream::events(header, generation, usage))
+    } else {
+        stream::whole(&header, generation).await
+    }
 }
 
 /// The request's key, if keys mean anything here.
@@ -168,19 +194,6 @@ impl Once {
         let work = work.in_current_span();
         let answers = service.answers();
         answers.answer(self.key, body, self.patience, work).await
-    }
-}
-
-async fn answer(
-    header: Header,
-    generation: Generation,
-    stream: bool,
-    include_usage: bool,
-) -> Result<Response, Problem> {
-    if stream {
-        Ok(stream::events(header, generation, include_usage))
-    } else {
-        stream::whole(&header, generation).await
     }
 }
 
@@ -237,6 +250,13 @@ async fn config(
     Ok(Json(settings.shown.clone()).into_response())
 }
 
+/// What is counted and measured. It names no tenant and no request, and needs no key.
+async fn metrics(Shared(service): Shared<Arc<Service>>) -> Response {
+    let content_type = HeaderValue::from_static(CONTENT_TYPE);
+    let text = service.metrics().text(&service.snapshot());
+    ([(header::CONTENT_TYPE, content_type)], text).into_response()
+}
+
 /// Gives refusals for want of capacity the status that the settings ask for.
 async fn capacity_status(
     Shared(service): Shared<Arc<Service>>,
@@ -258,7 +278,7 @@ async fn live(Shared(service): Shared<Arc<Service>>) -> Response {
 /// Whether requests are taken, and the ones that are in get on.
 async fn ready(Shared(service): Shared<Arc<Service>>) -> Response {
     if service.is_stalled() {
-        let body = Json(json!({ "status": "stalled" }));
+        let body = Json(json!({ "status": STALLED }));
         return (StatusCode::SERVICE_UNAVAILABLE, body).into_response();
     }
     health(&service, |state| state == State::Ready)

@@ -2,8 +2,9 @@
 
 use serve_core::{EventKind, FinishReason};
 
-use crate::api::Counted;
+use crate::api::{Counted, Timings};
 use crate::error::Problem;
+use crate::metrics::Arrived;
 use crate::names::Named;
 use crate::stop::StopMatcher;
 use crate::telemetry::RequestLog;
@@ -21,6 +22,8 @@ pub enum Piece {
         finish: FinishReason,
         /// What it used.
         usage: Counted,
+        /// Where its time went.
+        timings: Timings,
     },
 }
 
@@ -35,6 +38,9 @@ pub struct Generation {
     end: Option<Piece>,
     prompt_tokens: u32,
     log: RequestLog,
+    /// The request that is in flight until this answer has ended; none where whoever waits for the
+    /// answer sees to that.
+    arrived: Option<Arrived>,
 }
 
 /// What an update means for the answer.
@@ -61,7 +67,13 @@ impl Generation {
             end: None,
             prompt_tokens,
             log,
+            arrived: None,
         }
+    }
+
+    /// Has the end of this answer count as the end of the request that has `arrived`.
+    pub(crate) fn answers(&mut self, arrived: Arrived) {
+        self.arrived = Some(arrived);
     }
 
     /// Waits until the scheduler has taken the request, so that a refusal still has a status.
@@ -91,6 +103,9 @@ impl Generation {
                 Turn::GoOn => {}
                 Turn::End(end) => {
                     self.ticket = None;
+                    if let Some(arrived) = self.arrived.take() {
+                        arrived.finished();
+                    }
                     if text.is_empty() {
                         return Some(Ok(end));
                     }
@@ -99,6 +114,9 @@ impl Generation {
                 Turn::Fail(problem) => {
                     self.ticket = None;
                     self.log.outcome = problem.kind().code;
+                    if let Some(arrived) = self.arrived.take() {
+                        arrived.failed(&problem);
+                    }
                     return Some(Err(problem));
                 }
             }
@@ -151,6 +169,7 @@ impl Generation {
                 Turn::End(Piece::End {
                     finish: reason,
                     usage: usage.into(),
+                    timings: self.log.timings(Some(usage)),
                 })
             }
             EventKind::Cancelled { reason, .. } => Turn::Fail(Problem::Cancelled(reason)),
@@ -169,6 +188,7 @@ impl Generation {
                 output_tokens: self.log.output_tokens(),
                 cached_tokens: None,
             },
+            timings: self.log.timings(None),
         })
     }
 }

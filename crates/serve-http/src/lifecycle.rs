@@ -30,6 +30,17 @@ pub enum State {
 }
 
 impl State {
+    /// Every stage.
+    pub const ALL: [Self; 7] = [
+        Self::Loading,
+        Self::Warming,
+        Self::Rebuilding,
+        Self::Ready,
+        Self::Failed,
+        Self::Draining,
+        Self::Stopped,
+    ];
+
     /// The name in `/health/ready`.
     pub fn name(self) -> &'static str {
         match self {

@@ -2,7 +2,7 @@
 //!
 //! The first chunk of a chat carries the role and the first text together, so that the first byte
 //! of an answer already holds its first token. Then text, then one chunk that says why the answer
-//! ended, then the usage if it was asked for, then `data: [DONE]`. A problem in mid-stream is an
+//! ended, then the usage if it was asked for, then `data: [DONE]`. The last chunk has the timings. A problem in mid-stream is an
 //! event with an error object, and nothing follows it.
 
 use axum::body::{Body as HttpBody, Bytes};
@@ -12,7 +12,7 @@ use futures::stream;
 use serde::Serialize;
 use serve_core::FinishReason;
 
-use crate::api::{Counted, Endpoint, Header, Part};
+use crate::api::{Counted, Endpoint, Header, Part, Timings};
 use crate::error::Problem;
 use crate::generate::{Generation, Piece};
 
@@ -41,8 +41,13 @@ pub(crate) async fn whole_json(
     while let Some(piece) = generation.next().await {
         match piece? {
             Piece::Text(text) => answer.push_str(&text),
-            Piece::End { finish, usage } => {
-                let body = serde_json::to_vec(&header.whole(&answer, finish, &usage));
+            Piece::End {
+                finish,
+                usage,
+                timings,
+            } => {
+                let body = header.whole(&answer, finish, &usage).timed(timings);
+                let body = serde_json::to_vec(&body);
                 // Strings and numbers always serialise; see `event`.
                 let body = body.map_err(|error| Problem::Backend {
                     cause: format!("its answer could not be written: {error}"),
@@ -98,7 +103,11 @@ impl Writer {
         let mut frame = Vec::with_capacity(256);
         match self.generation.next().await? {
             Ok(Piece::Text(text)) => self.text(&text, &mut frame),
-            Ok(Piece::End { finish, usage }) => self.end(finish, &usage, &mut frame),
+            Ok(Piece::End {
+                finish,
+                usage,
+                timings,
+            }) => self.end(finish, &usage, timings, &mut frame),
             Err(problem) => event(&problem.body(), &mut frame),
         }
         Some(Bytes::from(frame))
@@ -113,7 +122,13 @@ impl Writer {
         event(&self.header.chunk(part, self.include_usage), frame);
     }
 
-    fn end(&mut self, finish: FinishReason, usage: &Counted, frame: &mut Vec<u8>) {
+    fn end(
+        &mut self,
+        finish: FinishReason,
+        usage: &Counted,
+        timings: Timings,
+        frame: &mut Vec<u8>,
+    ) {
         if self.first && self.header.endpoint == Endpoint::Chat {
             self.text("", frame);
         }
@@ -121,9 +136,12 @@ impl Writer {
             finish: Some(finish),
             ..Part::default()
         };
-        event(&self.header.chunk(part, self.include_usage), frame);
+        let end = self.header.chunk(part, self.include_usage);
         if self.include_usage {
-            event(&self.header.usage_chunk(usage), frame);
+            event(&end, frame);
+            event(&self.header.usage_chunk(usage).timed(timings), frame);
+        } else {
+            event(&end.timed(timings), frame);
         }
         frame.extend_from_slice(DONE);
     }

@@ -1,7 +1,12 @@
 //! One log line for each request that reached the engine, with where its time went.
 
-use serve_core::{Event, EventKind, Span, Time};
+use std::sync::Arc;
+
+use serve_core::{Event, EventKind, Span, Time, Usage};
 use tracing::{Span as LogSpan, info};
+
+use crate::api::Timings;
+use crate::metrics::Metrics;
 
 /// Follows one request and writes its line when it is dropped, however it ended.
 #[derive(Debug)]
@@ -19,6 +24,7 @@ pub(crate) struct RequestLog {
     last: Time,
     /// The HTTP request that this belongs to: a stream outlives the handler.
     span: LogSpan,
+    metrics: Option<Arc<Metrics>>,
 }
 
 impl RequestLog {
@@ -33,18 +39,47 @@ impl RequestLog {
             first_token: None,
             last: arrival,
             span: LogSpan::current(),
+            metrics: None,
         }
+    }
+
+    /// Counts the request's waits in `metrics`, too.
+    pub(crate) fn measured(mut self, metrics: Arc<Metrics>) -> Self {
+        self.metrics = Some(metrics);
+        self
     }
 
     pub(crate) fn saw(&mut self, event: &Event) {
         self.last = event.at;
         match event.kind {
-            EventKind::Started => self.started = Some(event.at),
+            EventKind::Started => {
+                self.started = Some(event.at);
+                if let Some(metrics) = &self.metrics {
+                    metrics.queued(event.at.since(self.arrival));
+                }
+            }
             EventKind::Token { .. } => {
-                self.first_token.get_or_insert(event.at);
+                if self.first_token.is_none() {
+                    self.first_token = Some(event.at);
+                    if let Some(metrics) = &self.metrics {
+                        metrics.first_token(event.at.since(self.arrival));
+                    }
+                }
                 self.output_tokens += 1;
             }
             _ => {}
+        }
+    }
+
+    /// What the client is told of it.
+    pub(crate) fn timings(&self, usage: Option<Usage>) -> Timings {
+        let [queue_ms, prefill_ms, decode_ms] = self.parts().map(Span::as_millis_f64);
+        Timings {
+            queue_ms,
+            prefill_ms,
+            decode_ms,
+            preemptions: usage.map(|usage| usage.preemptions),
+            cached_tokens: usage.map(|usage| usage.cached_tokens),
         }
     }
 

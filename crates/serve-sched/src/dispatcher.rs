@@ -412,7 +412,7 @@ impl Dispatcher {
 fn usage(request: &Request, output_tokens: u32) -> Usage {
     Usage {
         prompt_tokens: request.prompt_tokens(),
-        cached_tokens: 0,
         output_tokens,
+        ..Usage::default()
     }
 }

@@ -106,8 +106,27 @@ impl Header {
             model: &self.model,
             choices: choice.into_iter().collect(),
             usage,
+            timings: None,
         }
     }
+}
+
+/// Where the time of one answer went, on the server's side, and what it cost others to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Timings {
+    /// Milliseconds from the arrival to the first step.
+    pub queue_ms: f64,
+    /// Milliseconds from there to the first token.
+    pub prefill_ms: f64,
+    /// Milliseconds from there to the end.
+    pub decode_ms: f64,
+    /// Times that the request had to wait again after it had begun; unknown, as `cached_tokens` is,
+    /// when a stop string ended the answer before the engine had reported it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub preemptions: Option<u32>,
+    /// Prompt tokens that came from the prefix cache.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cached_tokens: Option<u32>,
 }
 
 /// Tokens of one answer as the client is told of them.
@@ -156,6 +175,17 @@ pub struct Body<'a> {
     // Absent, null, or there: three different things to a client.
     #[serde(skip_serializing_if = "Option::is_none")]
     usage: Option<Option<UsageBody>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timings: Option<Timings>,
+}
+
+impl Body<'_> {
+    /// The same with the timings: the last body of an answer has them.
+    #[must_use]
+    pub fn timed(mut self, timings: Timings) -> Self {
+        self.timings = Some(timings);
+        self
+    }
 }
 
 #[derive(Debug, Default, Serialize)]

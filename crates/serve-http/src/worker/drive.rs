@@ -14,6 +14,7 @@ use super::clock::Clock;
 use super::inbox::{Command, Inbox};
 use super::live::{Batch, Message, Update};
 use super::reading::{Past, Reading};
+use crate::metrics::Metrics;
 
 pub(super) struct Drive {
     engine: Engine<Box<dyn Backend + Send>>,
@@ -31,6 +32,7 @@ pub(super) struct Drive {
     progress_at: Time,
     /// What the engines before this one have counted.
     past: Past,
+    metrics: Arc<Metrics>,
 }
 
 impl Drive {
@@ -40,6 +42,7 @@ impl Drive {
         messages: mpsc::Sender<Message>,
         clock: Clock,
         reading: Arc<Mutex<Reading>>,
+        metrics: Arc<Metrics>,
     ) -> Self {
         Self {
             engine,
@@ -47,11 +50,12 @@ impl Drive {
             messages,
             clock,
             reading,
-            batch: Batch::new(),
+            batch: Batch::default(),
             unanswered: Vec::new(),
             told: Time::ZERO,
             progress_at: Time::ZERO,
             past: Past::default(),
+            metrics,
         }
     }
 
@@ -101,11 +105,17 @@ impl Drive {
                     Ok(()) => Update::Accepted,
                     Err(refusal) => Update::Refused(refusal),
                 };
-                self.batch.push((id, update));
+                self.batch.updates.push((id, update));
             }
             // A request that is gone already has had its last event.
-            Command::Cancel(id, reason) => {
-                scheduler.cancel(now, id, reason);
+            Command::Cancel {
+                id,
+                reason,
+                noticed,
+            } => {
+                if scheduler.cancel(now, id, reason) {
+                    self.batch.called_off.push(noticed);
+                }
             }
             Command::Drain => scheduler.drain(now),
             Command::CancelAll(reason) => scheduler.cancel_all(now, reason),
@@ -116,13 +126,19 @@ impl Drive {
     fn step(&mut self) -> Option<Duration> {
         let now = self.now();
         match self.engine.step(now) {
-            Progress::Ran { until, .. } => {
+            Progress::Ran {
+                until, segments, ..
+            } => {
                 // A device has used this time up by itself; a mock has only computed it.
                 if let Some(left) = self.left_until(until) {
                     thread::sleep(left);
                 }
                 self.told = self.told.max(until);
                 self.progress_at = self.now();
+                // One that runs nothing only lets the backend forget requests.
+                if segments > 0 {
+                    self.metrics.stepped(self.progress_at.since(now), segments);
+                }
                 Some(Duration::ZERO)
             }
             Progress::Idle { wake } => wake.map(|wake| self.left_until(wake).unwrap_or_default()),
@@ -137,7 +153,8 @@ impl Drive {
     /// Hands on what has happened since the last time. Returns whether anybody still listens.
     fn hand_on(&mut self) -> bool {
         while let Some(event) = self.engine.scheduler_mut().poll_event() {
-            self.batch.push((event.request, Update::Happened(event)));
+            let update = (event.request, Update::Happened(event));
+            self.batch.updates.push(update);
         }
         // Before the batch, so that whoever learns of an end sees figures that hold it.
         let reading = Reading::of(self.engine.scheduler(), &self.past, self.progress_at);

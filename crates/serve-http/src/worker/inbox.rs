@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use serve_core::{CancelReason, Request, RequestId};
+use serve_core::{CancelReason, Request, RequestId, Time};
 
 /// Something that the inference thread is asked to do.
 #[derive(Debug)]
@@ -16,7 +16,12 @@ pub(super) enum Command {
     /// Take this request.
     Submit(Request),
     /// Call this request off.
-    Cancel(RequestId, CancelReason),
+    Cancel {
+        id: RequestId,
+        reason: CancelReason,
+        /// When it was clear that it has to be.
+        noticed: Time,
+    },
     /// Take no more requests.
     Drain,
     /// Call every request off.
@@ -124,7 +129,7 @@ impl Inbox {
 
 #[cfg(test)]
 mod tests {
-    use serve_core::{Time, TokenId};
+    use serve_core::TokenId;
 
     use super::*;
 
@@ -134,7 +139,11 @@ mod tests {
     }
 
     fn cancellation(id: u64) -> Command {
-        Command::Cancel(RequestId::new(id), CancelReason::Client)
+        Command::Cancel {
+            id: RequestId::new(id),
+            reason: CancelReason::Client,
+            noticed: Time::ZERO,
+        }
     }
 
     #[test]

@@ -3,10 +3,12 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use serve_core::{CancelReason, Event, Refusal, RequestId};
+use serve_core::{CancelReason, Event, EventKind, Refusal, Request, RequestId, Time};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
+use super::clock::Clock;
 use super::inbox::{Command, Inbox};
+use crate::metrics::Metrics;
 
 /// What one request's task is told.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,7 +37,18 @@ impl Update {
 }
 
 /// All updates of one step, on their way from the inference thread.
-pub(super) type Batch = Vec<(RequestId, Update)>;
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    pub(super) updates: Vec<(RequestId, Update)>,
+    /// When it was noticed that the requests had to be called off which now have been.
+    pub(super) called_off: Vec<Time>,
+}
+
+impl Batch {
+    pub(super) fn is_empty(&self) -> bool {
+        self.updates.is_empty() && self.called_off.is_empty()
+    }
+}
 
 /// What the inference thread says.
 #[derive(Debug)]
@@ -62,6 +75,7 @@ struct Entry {
     updates: mpsc::Sender<Update>,
     /// Whether the present engine has it. Until then it lies in the inbox, which outlives engines.
     accepted: bool,
+    deadline: Option<Time>,
     _place: Place,
 }
 
@@ -76,7 +90,7 @@ impl Live {
     /// Enters a request of which at most `buffer` updates may lie unread.
     pub(super) fn enter(
         &self,
-        id: RequestId,
+        request: &Request,
         place: Place,
         buffer: usize,
     ) -> mpsc::Receiver<Update> {
@@ -84,9 +98,10 @@ impl Live {
         let entry = Entry {
             updates,
             accepted: false,
+            deadline: request.deadline(),
             _place: place,
         };
-        self.lock().insert(id, entry);
+        self.lock().insert(request.id(), entry);
         receiver
     }
 
@@ -99,26 +114,43 @@ impl Live {
         self.lock().len()
     }
 
-    fn deliver(&self, batch: Batch, inbox: &Inbox) {
+    fn deliver(&self, batch: Batch, way: &WayOut) {
+        let call_off = |id| {
+            let _ = way.inbox.push(Command::Cancel {
+                id,
+                reason: CancelReason::Client,
+                noticed: way.clock.now(),
+            });
+        };
+        let mut called_off = batch.called_off;
         let mut entries = self.lock();
-        for (id, update) in batch {
+        for (id, update) in batch.updates {
             let Some(entry) = entries.get_mut(&id) else {
                 continue;
             };
             entry.accepted |= update == Update::Accepted;
             let last = update.is_last();
+            if is_late(&update) {
+                called_off.extend(entry.deadline);
+            }
             if last || entry.updates.capacity() > 1 {
                 // A closed channel means that the client is gone; its cancellation is on the way.
                 let _ = entry.updates.try_send(update);
             } else {
                 let unread = entry.updates.max_capacity() - 1;
                 if entry.updates.try_send(Update::FellBehind(unread)).is_ok() {
-                    let _ = inbox.push(Command::Cancel(id, CancelReason::Client));
+                    call_off(id);
                 }
             }
             if last {
                 entries.remove(&id);
             }
+        }
+        drop(entries);
+        // Only now are the places free as well.
+        let now = way.clock.now();
+        for noticed in called_off {
+            way.metrics.released(now.since(noticed));
         }
     }
 
@@ -141,16 +173,31 @@ impl Live {
     }
 }
 
+/// Whether it says that the request's time was up.
+fn is_late(update: &Update) -> bool {
+    let Update::Happened(event) = update else {
+        return false;
+    };
+    let EventKind::Cancelled { reason, .. } = event.kind else {
+        return false;
+    };
+    reason == CancelReason::Deadline
+}
+
+/// What handing out needs beside the table.
+#[derive(Debug)]
+pub(super) struct WayOut {
+    pub(super) inbox: Arc<Inbox>,
+    pub(super) clock: Clock,
+    pub(super) metrics: Arc<Metrics>,
+}
+
 /// Hands each batch out to the requests' own tasks until the inference thread ends, then tells all
 /// that are left that it has.
-pub(super) async fn fan_out(
-    live: Arc<Live>,
-    inbox: Arc<Inbox>,
-    mut messages: mpsc::Receiver<Message>,
-) {
+pub(super) async fn fan_out(live: Arc<Live>, way: WayOut, mut messages: mpsc::Receiver<Message>) {
     while let Some(message) = messages.recv().await {
         match message {
-            Message::Batch(batch) => live.deliver(batch, &inbox),
+            Message::Batch(batch) => live.deliver(batch, &way),
             Message::EngineLost => live.fail_accepted(),
         }
     }

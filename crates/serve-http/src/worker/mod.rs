@@ -24,9 +24,10 @@ use tokio::sync::{Semaphore, mpsc};
 
 use crate::error::Problem;
 use crate::lifecycle::Lifecycle;
+use crate::metrics::Metrics;
 pub(crate) use clock::Clock;
 use inbox::{Command, Inbox, Turned};
-use live::Live;
+use live::{Live, WayOut};
 use reading::{Past, Reading};
 use supervise::Supervisor;
 
@@ -74,12 +75,13 @@ impl Worker {
     /// # Errors
     ///
     /// [`WorkerError`] when the limits or policies cannot work, or there is no thread to be had.
-    pub fn start(
+    pub(crate) fn start(
         backend: Box<dyn Backend + Send>,
         policies: Policies,
         queue_cap: u32,
         rebuild: Option<Rebuild>,
         lifecycle: Arc<Lifecycle>,
+        metrics: Arc<Metrics>,
     ) -> Result<Self, WorkerError> {
         let limits = backend.limits();
         let scheduler = Scheduler::new(limits, policies)?;
@@ -107,15 +109,17 @@ impl Worker {
             limits,
             lifecycle,
             rebuild,
+            metrics: Arc::clone(&metrics),
         };
         thread::Builder::new()
             .name("inference".to_owned())
             .spawn(move || supervisor.run(engine))?;
-        tokio::spawn(live::fan_out(
-            Arc::clone(&live),
-            Arc::clone(&inbox),
-            received,
-        ));
+        let way = WayOut {
+            inbox: Arc::clone(&inbox),
+            clock,
+            metrics,
+        };
+        tokio::spawn(live::fan_out(Arc::clone(&live), way, received));
         Ok(Self {
             inbox,
             live,
@@ -172,7 +176,8 @@ impl Worker {
         let id = request.id();
         // Accepted, started, tokens, end.
         let updates_max = (request.output_tokens_max() as usize).saturating_add(3);
-        let updates = self.live.enter(id, place, updates_max.min(UNREAD_MAX));
+        let unread_max = updates_max.min(UNREAD_MAX);
+        let updates = self.live.enter(&request, place, unread_max);
         let pushed = self.inbox.push(Command::Submit(request));
         if let Err(turned) = pushed {
             self.live.leave(id);
@@ -191,6 +196,7 @@ impl Worker {
             id,
             updates,
             inbox: Arc::clone(&self.inbox),
+            clock: self.clock,
             ended: false,
         })
     }
@@ -198,7 +204,11 @@ impl Worker {
     /// Calls a request off as if its client had gone away, except that the client is told.
     pub fn cancel(&self, id: RequestId) {
         // A closed inbox means that the engine and the request are gone already.
-        let _ = self.inbox.push(Command::Cancel(id, CancelReason::Client));
+        let _ = self.inbox.push(Command::Cancel {
+            id,
+            reason: CancelReason::Client,
+            noticed: self.clock.now(),
+        });
     }
 
     /// How long there has been work and no step has ended; zero where there is none.
@@ -257,6 +267,7 @@ pub struct Ticket {
     id: RequestId,
     updates: mpsc::Receiver<Update>,
     inbox: Arc<Inbox>,
+    clock: Clock,
     ended: bool,
 }
 
@@ -276,9 +287,11 @@ impl Drop for Ticket {
     fn drop(&mut self) {
         if !self.ended {
             // A closed inbox means that the engine and the request are gone already.
-            let _ = self
-                .inbox
-                .push(Command::Cancel(self.id, CancelReason::Client));
+            let _ = self.inbox.push(Command::Cancel {
+                id: self.id,
+                reason: CancelReason::Client,
+                noticed: self.clock.now(),
+            });
         }
     }
 }

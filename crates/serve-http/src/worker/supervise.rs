@@ -18,9 +18,10 @@ use tracing::{error, info};
 use super::clock::Clock;
 use super::drive::Drive;
 use super::inbox::Inbox;
-use super::live::{Message, Update};
+use super::live::{Batch, Message, Update};
 use super::reading::{Past, Reading};
 use crate::lifecycle::{Lifecycle, State};
+use crate::metrics::Metrics;
 
 /// Makes the device and the policies anew. The error is for the log.
 pub type Rebuild = Box<dyn FnMut() -> Result<(Box<dyn Backend + Send>, Policies), String> + Send>;
@@ -42,6 +43,7 @@ pub(super) struct Supervisor {
     pub(super) limits: Limits,
     pub(super) lifecycle: Arc<Lifecycle>,
     pub(super) rebuild: Option<Rebuild>,
+    pub(super) metrics: Arc<Metrics>,
 }
 
 impl Supervisor {
@@ -59,6 +61,7 @@ impl Supervisor {
                 self.messages.clone(),
                 self.clock,
                 Arc::clone(&self.reading),
+                Arc::clone(&self.metrics),
             );
             let mut drive = drive.after(past.clone());
             // The engine is dropped below and not used again after a panic, so nothing sees its
@@ -105,7 +108,10 @@ impl Supervisor {
     /// those it had accepted. Returns whether anybody still listens.
     fn tell_lost(&self, unanswered: &[RequestId]) -> bool {
         let unanswered = unanswered.iter().map(|&id| (id, Update::EngineStopped));
-        let unanswered = Message::Batch(unanswered.collect());
+        let unanswered = Message::Batch(Batch {
+            updates: unanswered.collect(),
+            ..Batch::default()
+        });
         [unanswered, Message::EngineLost]
             .into_iter()
             .all(|message| self.messages.blocking_send(message).is_ok())

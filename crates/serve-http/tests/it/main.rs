@@ -18,6 +18,7 @@ mod golden;
 #[cfg(feature = "model")]
 mod hub;
 mod idempotency;
+mod metrics;
 mod process;
 mod refusals;
 mod settings;

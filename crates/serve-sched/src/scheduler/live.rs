@@ -97,6 +97,7 @@ impl Live {
             prompt_tokens: self.prompt_tokens,
             cached_tokens: self.cached,
             output_tokens: self.output_tokens(),
+            preemptions: self.preemptions,
         }
     }
 
