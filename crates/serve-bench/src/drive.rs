@@ -3,109 +3,98 @@
 //! In an open loop a request is sent when it is due, however many are still under way: a client that
 //! waits for a slow server hides its slowness (coordinated omission). The schedule is absolute, so a
 //! late request does not delay the next. A closed loop keeps a fixed number under way, which is what
-//! so many patient users do.
+//! so many patient users do. It knows neither HTTP nor files.
+
+mod attempt;
+mod retries;
+mod timer;
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
 use serve_core::Span;
-use thiserror::Error;
+use tokio::runtime::Handle;
 use tokio::sync::{Mutex, mpsc, watch};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until};
 
-use crate::record::{Chunk, Outcome, Record};
-use crate::workload::{Arrivals, Planned, Workload};
+pub use attempt::{Attempt, AttemptError, Said};
+pub use timer::Timer;
+
+use crate::record::{Outcome, Record};
+use crate::workload::{Conversation, HangUp, Planned, Prompt, Workload};
+use retries::Retries;
 
 /// Sends one request and reads its answer to the end.
 pub trait Transport: Clone + Send + Sync + 'static {
-    /// Makes the attempt and notes on `attempt` what happens when it happens.
+    /// Makes the attempt and notes on `attempt` what happens when it happens. When the future is
+    /// dropped, the request is called off.
     fn send(
         &self,
-        request: &Planned,
+        call: &Call<'_>,
         attempt: &mut Attempt,
     ) -> impl Future<Output = Result<(), AttemptError>> + Send;
 }
 
-/// Why an attempt did not end with a whole answer.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
-pub enum AttemptError {
-    /// The server is too busy.
-    #[error("{0}")]
-    Refused(String),
-    /// Anything else.
-    #[error("{0}")]
-    Failed(String),
+/// What is asked in one attempt.
+#[derive(Clone, Copy, Debug)]
+pub struct Call<'a> {
+    /// The request.
+    pub planned: &'a Planned,
+    /// The conversation that it belongs to.
+    pub conversation: &'a Conversation,
+    /// What was said before, and answered.
+    pub history: &'a [(Prompt, Arc<str>)],
+    /// How much is left of its deadline.
+    pub time_left: Option<Duration>,
 }
 
-/// The notebook of one attempt: what happens is stamped when it is noted.
-#[derive(Debug)]
-pub struct Attempt {
-    origin: Instant,
-    record: Record,
-}
-
-impl Attempt {
-    /// The answer's status and headers are there.
-    pub fn headers(&mut self, status: u16) {
-        self.record.headers_ns = Some(self.now());
-        self.record.status = Some(status);
-    }
-
-    /// A chunk with text is there.
-    pub fn text(&mut self) {
-        let now = self.now();
-        self.record.chunks.push(Chunk {
-            at_ns: now,
-            tokens: None,
-        });
-    }
-
-    /// The server says why it stopped.
-    pub fn finish_reason(&mut self, reason: String) {
-        self.record.finish_reason = Some(reason);
-    }
-
-    /// The server says how many tokens it counted.
-    pub fn usage(&mut self, prompt_tokens: Option<u32>, output_tokens: Option<u32>) {
-        self.record.prompt_tokens = prompt_tokens;
-        self.record.output_tokens = output_tokens;
-    }
-
-    fn now(&self) -> u64 {
-        nanos_since(self.origin)
-    }
+/// How a workload is sent.
+#[derive(Clone, Debug)]
+pub struct Driving {
+    /// The start of the run's clock.
+    pub origin: Instant,
+    /// How long an answer may take.
+    pub patience: Duration,
+    /// What wakes the open loop.
+    pub timer: Timer,
+    /// Turns true when nothing more is to be sent; what is under way is called off then.
+    pub stop: watch::Receiver<bool>,
 }
 
 /// Sends a whole workload and hands over each row as its attempt ends, in that order; the requests
 /// that a stop keeps from being sent come last.
-///
-/// An attempt that takes longer than `patience` has failed. When `stop` turns true, nothing more is
-/// sent and what is under way is called off.
 pub async fn drive<T: Transport>(
     workload: &Workload,
     transport: T,
-    patience: Duration,
-    stop: watch::Receiver<bool>,
+    driving: Driving,
     mut on_record: impl FnMut(Record),
 ) {
     let (rows, mut receiver) = mpsc::unbounded_channel();
     let run = Run {
         transport,
-        patience,
-        origin: Instant::now(),
-        stop,
+        retries: Arc::new(Retries::new(workload.spec())),
+        workload: Arc::new(workload.clone()),
+        timer: driving.timer,
+        patience: driving.patience,
+        origin: driving.origin,
+        stop: driving.stop,
         rows,
     };
-    match workload.arrivals() {
-        Arrivals::Closed { clients } => {
+    match (workload.spec().arrivals.clients(), run.timer) {
+        (Some(clients), _) => {
             let plan = Arc::new(Mutex::new(workload.plan()));
-            for _ in 0..clients {
-                tokio::spawn(run.clone().client(Arc::clone(&plan)));
+            for client in 0..clients.get() {
+                tokio::spawn(run.clone().client(client, Arc::clone(&plan)));
             }
         }
-        Arrivals::Constant { .. } | Arrivals::Poisson { .. } => {
+        (None, Timer::Runtime) => {
             tokio::spawn(run.clone().open_loop(workload.plan()));
+        }
+        (None, Timer::Thread) => {
+            let (run, plan, handle) = (run.clone(), prepared(workload), Handle::current());
+            std::thread::spawn(move || handle.block_on(run.open_loop(plan)));
         }
     }
     drop(run); // the channel closes when the last attempt has ended
@@ -114,77 +103,243 @@ pub async fn drive<T: Transport>(
     }
 }
 
+/// A plan that is drawn ahead of its time, so that a long prompt does not make its request late.
+fn prepared(workload: &Workload) -> impl Iterator<Item = Conversation> + Send + use<> {
+    let plan = workload.plan();
+    let (sender, receiver) = sync_channel(512);
+    std::thread::spawn(move || {
+        for conversation in plan {
+            if sender.send(conversation).is_err() {
+                return;
+            }
+        }
+    });
+    receiver.into_iter()
+}
+
 /// What every attempt of a run needs.
 #[derive(Clone)]
 struct Run<T> {
     transport: T,
+    workload: Arc<Workload>,
+    retries: Arc<Retries>,
+    timer: Timer,
     patience: Duration,
     origin: Instant,
     stop: watch::Receiver<bool>,
     rows: mpsc::UnboundedSender<Record>,
 }
 
+/// What ends an attempt that nothing else has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Limit {
+    Patience,
+    Deadline,
+    HangUp,
+}
+
 impl<T: Transport> Run<T> {
-    async fn open_loop(mut self, plan: impl Iterator<Item = Planned> + Send) {
-        for request in plan {
-            let due = request.due.unwrap_or(Span::ZERO);
-            let wake = sleep_until(self.origin + due.into());
-            let stopped = tokio::select! {
-                biased;
-                _ = self.stop.wait_for(|stop| *stop) => true,
-                () = wake => false,
-            };
+    async fn open_loop(self, plan: impl Iterator<Item = Conversation> + Send) {
+        let mut stop = self.stop.clone();
+        for conversation in plan {
+            let due = conversation.due.unwrap_or(Span::ZERO);
+            let stopped = self.timer.wait(self.origin + due.into(), &mut stop).await;
             if stopped {
-                self.report(Record::not_sent(request.index, due.as_nanos()));
+                self.not_sent(&conversation, 0, None, due.as_nanos(), "stopped");
             } else {
-                tokio::spawn(self.clone().attempt(request, due.as_nanos()));
+                tokio::spawn(self.clone().converse(conversation, None, due.as_nanos()));
             }
         }
     }
 
-    async fn client(self, plan: Arc<Mutex<impl Iterator<Item = Planned> + Send>>) {
+    async fn client(
+        self,
+        client: u32,
+        plan: Arc<Mutex<impl Iterator<Item = Conversation> + Send>>,
+    ) {
+        let mut is_first = true;
         loop {
-            let Some(request) = plan.lock().await.next() else {
+            let Some(conversation) = plan.lock().await.next() else {
                 return;
             };
-            let free = nanos_since(self.origin);
-            if *self.stop.borrow() {
-                self.report(Record::not_sent(request.index, free));
+            let think_ns = conversation.turns.first().map_or(0, |turn| turn.think_ns);
+            let think_ns = if is_first { 0 } else { think_ns };
+            is_first = false;
+            let due = self.now() + think_ns;
+            if self.sleep_until(due).await {
+                self.not_sent(&conversation, 0, Some(client), due, "stopped");
             } else {
-                self.clone().attempt(request, free).await;
+                self.clone().converse(conversation, Some(client), due).await;
             }
         }
     }
 
-    async fn attempt(mut self, request: Planned, scheduled_ns: u64) {
-        let mut attempt = Attempt {
-            origin: self.origin,
-            record: Record::not_sent(request.index, scheduled_ns),
+    /// All turns of a conversation, one after another.
+    async fn converse(self, conversation: Conversation, client: Option<u32>, due: u64) {
+        let mut history = Vec::new();
+        let mut due = due;
+        for (turn, planned) in conversation.turns.iter().enumerate() {
+            if turn > 0 {
+                due = self.now() + planned.think_ns;
+                if self.sleep_until(due).await {
+                    return self.not_sent(&conversation, turn, client, due, "stopped");
+                }
+            }
+            let call = Call {
+                planned,
+                conversation: &conversation,
+                history: &history,
+                time_left: None,
+            };
+            let row = self.row(&conversation, turn, client, due);
+            let Some(text) = self.request(call, row).await else {
+                return self.not_sent(&conversation, turn + 1, client, self.now(), "earlier_turn");
+            };
+            let answer = planned
+                .scripted_answer
+                .clone()
+                .unwrap_or_else(|| text.into());
+            history.push((planned.prompt.clone(), answer));
+        }
+    }
+
+    /// One request with its retries; the text of its answer, if it got one.
+    async fn request(&self, mut call: Call<'_>, mut row: Record) -> Option<String> {
+        let deadline_ns = row.deadline_ns.map(|deadline| row.scheduled_ns + deadline);
+        self.retries.original(call.conversation);
+        loop {
+            let left = deadline_ns.map(|deadline| deadline.saturating_sub(self.now()));
+            call.time_left = left.map(Duration::from_nanos);
+            let (mut ended, text) = self.attempt(&call, row.clone(), deadline_ns).await;
+            let again = self
+                .retries
+                .again(call.conversation, &ended, deadline_ns, self.now());
+            ended.retried = again.is_some();
+            let well = ended.outcome == Outcome::Ok;
+            self.report(ended);
+            match again {
+                None => return well.then_some(text),
+                Some(at) => {
+                    row.attempt += 1;
+                    row.scheduled_ns = at;
+                    if self.sleep_until(at).await {
+                        row.cause = Some("stopped".to_owned());
+                        self.report(row);
+                        return None;
+                    }
+                }
+            }
+        }
+    }
+
+    /// One attempt, to its end; its row, and the text of the answer.
+    async fn attempt(
+        &self,
+        call: &Call<'_>,
+        row: Record,
+        deadline_ns: Option<u64>,
+    ) -> (Record, String) {
+        let keeps_text =
+            call.conversation.turns.len() > 1 && call.planned.scripted_answer.is_none();
+        let tokens_max = match call.planned.hang_up {
+            Some(HangUp::AfterTokens(tokens)) => Some(tokens),
+            _ => None,
         };
-        attempt.record.sent_ns = Some(attempt.now());
-        let sending = timeout(self.patience, self.transport.send(&request, &mut attempt));
+        let mut attempt = Attempt::new(self.origin, row, keeps_text, tokens_max);
+        let (until_ns, limit) = self.limit(call, attempt.sent_ns(), deadline_ns);
+        let mut stop = self.stop.clone();
+        let until = self.origin + Duration::from_nanos(until_ns);
         let ended = tokio::select! {
             biased;
-            _ = self.stop.wait_for(|stop| *stop) => None,
-            ended = sending => Some(ended),
+            _ = stop.wait_for(|stop| *stop) => Err(AttemptError::Cancelled("stopped")),
+            ended = self.transport.send(call, &mut attempt) => ended,
+            () = sleep_until(until) => Err(match limit {
+                Limit::HangUp => AttemptError::Cancelled("planned"),
+                Limit::Deadline => AttemptError::failed("deadline", "the deadline has passed"),
+                Limit::Patience => {
+                    let patience = Span::from(self.patience);
+                    AttemptError::failed("timeout", format!("no end of the answer within {patience}"))
+                }
+            }),
         };
-        let (outcome, error) = match ended {
-            Some(Ok(Ok(()))) => (Outcome::Ok, None),
-            Some(Ok(Err(AttemptError::Refused(cause)))) => (Outcome::Refused, Some(cause)),
-            Some(Ok(Err(AttemptError::Failed(cause)))) => (Outcome::Failed, Some(cause)),
-            Some(Err(_)) => {
-                let limit = Span::from(self.patience);
-                (
-                    Outcome::Failed,
-                    Some(format!("no end of the answer within {limit}")),
-                )
-            }
-            None => (Outcome::Cancelled, None),
+        attempt.close(ended)
+    }
+
+    /// When an attempt that was sent at `sent_ns` is given up, and why.
+    fn limit(&self, call: &Call<'_>, sent_ns: u64, deadline_ns: Option<u64>) -> (u64, Limit) {
+        let patience = Span::from(self.patience).as_nanos();
+        let hang_up = match call.planned.hang_up {
+            Some(HangUp::AfterNanos(nanos)) => Some((sent_ns + nanos, Limit::HangUp)),
+            _ => None,
         };
-        attempt.record.end_ns = Some(attempt.now());
-        attempt.record.outcome = outcome;
-        attempt.record.error = error;
-        self.report(attempt.record);
+        let deadline = deadline_ns.map(|at| (at, Limit::Deadline));
+        let limits = [hang_up, deadline].into_iter().flatten();
+        let earliest = limits.min_by_key(|(at, _)| *at);
+        let patience = (sent_ns.saturating_add(patience), Limit::Patience);
+        earliest
+            .filter(|limit| limit.0 <= patience.0)
+            .unwrap_or(patience)
+    }
+
+    /// The row of a request before anything has happened to it.
+    fn row(
+        &self,
+        conversation: &Conversation,
+        turn: usize,
+        client: Option<u32>,
+        due: u64,
+    ) -> Record {
+        let spec = self.workload.spec();
+        let planned = &conversation.turns[turn];
+        let class = conversation.class.map(|class| &spec.classes[class]);
+        let deadline = class.and_then(|class| class.deadline_ms);
+        Record {
+            client,
+            session: conversation.is_session.then_some(conversation.number),
+            turn: conversation.is_session.then_some(turn as u32),
+            prompt_set: Some(conversation.prompt_set.to_string()),
+            tenant: conversation
+                .tenant
+                .map(|tenant| spec.tenants[tenant].name.clone()),
+            class: class.map(|class| class.name.clone()),
+            prompt_tokens_planned: Some(planned.prompt_tokens),
+            output_tokens_max: Some(planned.output_tokens_max),
+            deadline_ns: deadline.map(|deadline| deadline.millis().as_nanos()),
+            ..Record::not_sent(planned.index, due)
+        }
+    }
+
+    /// Rows for all turns from the given one on.
+    fn not_sent(
+        &self,
+        conversation: &Conversation,
+        from: usize,
+        client: Option<u32>,
+        due: u64,
+        why: &str,
+    ) {
+        for turn in from..conversation.turns.len() {
+            let row = self.row(conversation, turn, client, due);
+            self.report(Record {
+                cause: Some(why.to_owned()),
+                ..row
+            });
+        }
+    }
+
+    /// Sleeps; true if the run was stopped meanwhile.
+    async fn sleep_until(&self, at_ns: u64) -> bool {
+        let mut stop = self.stop.clone();
+        if at_ns <= self.now() {
+            return *stop.borrow();
+        }
+        Timer::Runtime
+            .wait(self.origin + Duration::from_nanos(at_ns), &mut stop)
+            .await
+    }
+
+    fn now(&self) -> u64 {
+        attempt::nanos_since(self.origin)
     }
 
     fn report(&self, record: Record) {
@@ -193,125 +348,5 @@ impl<T: Transport> Run<T> {
     }
 }
 
-fn nanos_since(origin: Instant) -> u64 {
-    Span::from(origin.elapsed()).as_nanos()
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::workload::Prompts;
-
-    /// A server in virtual time that works on one request after another, 1 ms each, and that freezes
-    /// for a while.
-    #[derive(Clone)]
-    struct Frozen {
-        start: Instant,
-        from: Duration,
-        until: Duration,
-    }
-
-    impl Transport for Frozen {
-        async fn send(&self, _: &Planned, attempt: &mut Attempt) -> Result<(), AttemptError> {
-            let now = self.start.elapsed();
-            if (self.from..self.until).contains(&now) {
-                sleep_until(self.start + self.until).await;
-            }
-            attempt.headers(200);
-            tokio::time::sleep(Duration::from_millis(1)).await;
-            attempt.text();
-            Ok(())
-        }
-    }
-
-    async fn rows<T: Transport>(
-        workload: &Workload,
-        transport: T,
-        stop: watch::Receiver<bool>,
-    ) -> Vec<Record> {
-        let mut rows = Vec::new();
-        let patience = Duration::from_secs(60);
-        drive(workload, transport, patience, stop, |row| rows.push(row)).await;
-        rows.sort_by_key(|row| row.request);
-        rows
-    }
-
-    fn workload(arrivals: Arrivals, requests: u64) -> Workload {
-        Workload::new(arrivals, Prompts::builtin(), requests, 4, 0).unwrap()
-    }
-
-    const EACH_SECOND: Arrivals = Arrivals::Constant { rate_per_s: 1.0 };
-
-    #[tokio::test(start_paused = true)]
-    async fn a_stall_of_four_seconds_makes_four_late_requests_not_one() {
-        let (_keep, stop) = watch::channel(false);
-        let server = Frozen {
-            start: Instant::now(),
-            from: Duration::from_millis(2_500),
-            until: Duration::from_millis(6_500),
-        };
-        let rows = rows(&workload(EACH_SECOND, 10), server, stop).await;
-        let latency_ms = rows
-            .iter()
-            .map(|row| (row.end_ns.unwrap() - row.scheduled_ns) / 1_000_000);
-        let expected = [1, 1, 1, 3_501, 2_501, 1_501, 501, 1, 1, 1];
-        assert_eq!(latency_ms.collect::<Vec<_>>(), expected);
-        assert!(rows.iter().all(|row| row.sent_ns == Some(row.scheduled_ns)));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_closed_loop_keeps_its_clients_busy_and_no_more() {
-        let (_keep, stop) = watch::channel(false);
-        let server = Frozen {
-            start: Instant::now(),
-            from: Duration::ZERO,
-            until: Duration::from_secs(1),
-        };
-        let rows = rows(&workload(Arrivals::Closed { clients: 3 }, 9), server, stop).await;
-        let sent_ms = rows.iter().map(|row| row.sent_ns.unwrap() / 1_000_000);
-        let expected = [0, 0, 0, 1_001, 1_001, 1_001, 1_002, 1_002, 1_002];
-        assert_eq!(sent_ms.collect::<Vec<_>>(), expected);
-        assert!(rows.iter().all(|row| row.outcome == Outcome::Ok));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_stop_leaves_a_row_for_every_request() {
-        let (sender, stop) = watch::channel(false);
-        let server = Frozen {
-            start: Instant::now(),
-            from: Duration::from_millis(1_500),
-            until: Duration::from_secs(100),
-        };
-        tokio::spawn(async move {
-            tokio::time::sleep(Duration::from_millis(3_500)).await;
-            sender.send(true).unwrap();
-            std::future::pending::<()>().await;
-        });
-        let rows = rows(&workload(EACH_SECOND, 6), server, stop).await;
-        use Outcome::{Cancelled, NotSent, Ok};
-        let outcomes = rows.iter().map(|row| row.outcome).collect::<Vec<_>>();
-        assert_eq!(outcomes, [Ok, Ok, Cancelled, Cancelled, NotSent, NotSent]);
-        assert_eq!(rows[3].end_ns, Some(3_500_000_000));
-        assert_eq!(
-            (rows[5].sent_ns, rows[5].scheduled_ns),
-            (None, 5_000_000_000)
-        );
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn patience_ends() {
-        let (_keep, stop) = watch::channel(false);
-        let server = Frozen {
-            start: Instant::now(),
-            from: Duration::ZERO,
-            until: Duration::from_secs(1_000),
-        };
-        let rows = rows(&workload(EACH_SECOND, 1), server, stop).await;
-        assert_eq!(rows[0].outcome, Outcome::Failed);
-        assert_eq!(
-            rows[0].error.as_deref(),
-            Some("no end of the answer within 60s")
-        );
-        assert_eq!(rows[0].end_ns, Some(60_000_000_000));
-    }
-}
+mod tests;

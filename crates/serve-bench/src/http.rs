@@ -1,248 +1,224 @@
-//! One attempt over HTTP: a streamed chat completion from any server that speaks the OpenAI API.
+//! The HTTP side: one attempt as a request to any server that speaks the OpenAI API.
+//!
+//! It stands directly on hyper's HTTP/1 connections: what a client library does between a schedule and
+//! a socket is time that would be measured with the server.
 
-use std::fmt::Display;
+mod answer;
+mod body;
+mod connection;
+mod target;
 
-use futures::StreamExt;
-use reqwest::{Client, Response, StatusCode};
-use serde::Deserialize;
-use serde_json::json;
-use thiserror::Error;
+use std::sync::Arc;
+use std::time::Duration;
 
-use crate::drive::{Attempt, AttemptError, Transport};
-use crate::sse::Decoder;
-use crate::workload::Planned;
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper::header::{
+    AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER,
+};
+use hyper::{Request, Response, StatusCode};
 
-/// A server that cannot be measured.
-#[derive(Debug, Error)]
-pub enum TargetError {
-    /// The address is of another kind.
-    #[error("{0} is no server address; accepted is http://HOST:PORT")]
-    Address(String),
-    /// No client can be made.
-    #[error("no HTTP client: {0}")]
-    Client(reqwest::Error),
-    /// The server does not say which models it has.
-    #[error("GET {url} gave no model ({cause}); is the server up? Or name one with --model")]
-    Models {
-        /// What was asked.
-        url: String,
-        /// What came of it.
-        cause: String,
-    },
-}
+pub use connection::{Dial, Stream};
+pub use target::{Described, Target, TargetError};
 
-/// A server, and the model to ask for.
+use crate::drive::{Attempt, AttemptError, Call, Transport};
+use crate::spec::{Endpoint, Spec};
+use answer::{Answer, error_of};
+use connection::{Body, Connection, Connections, SendError};
+
+/// The header that names a class.
+const CLASS: HeaderName = HeaderName::from_static("x-request-class");
+/// The header that says how long an answer is of use.
+const TIMEOUT_MS: HeaderName = HeaderName::from_static("x-request-timeout-ms");
+/// The header with the server's name for a request.
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// As `Retry-After`, in milliseconds; OpenAI's own servers send it.
+const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
+
+/// How long a connection may take to become free after the last word of an answer.
+const DRAIN: Duration = Duration::from_millis(200);
+
+/// Sends the requests of one workload to one server.
 #[derive(Clone, Debug)]
-pub struct Target {
-    client: Client,
-    completions: String,
+pub struct HttpClient(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    connections: Connections,
+    spec: Spec,
     model: String,
-    key: Option<String>,
+    host: HeaderValue,
+    /// What each tenant sends as `Authorization`; the last one is for requests without a tenant.
+    keys: Vec<Option<HeaderValue>>,
+    /// What each class sends as `x-request-class`.
+    classes: Vec<HeaderValue>,
 }
 
-impl Target {
-    /// The server at `address`, such as `http://127.0.0.1:8000`; a trailing `/v1` is accepted. Without
-    /// a `model`, the first one that the server lists.
+impl HttpClient {
+    /// A client for a server and a workload.
     ///
     /// # Errors
     ///
-    /// [`TargetError`] when the address is no HTTP address or the server lists no model.
-    pub async fn new(
-        address: &str,
-        model: Option<String>,
-        key: Option<String>,
-    ) -> Result<Self, TargetError> {
-        let base = address.trim_end_matches('/');
-        let base = base.strip_suffix("/v1").unwrap_or(base);
-        if base
-            .strip_prefix("http://")
-            .is_none_or(|host| host.is_empty())
-        {
-            return Err(TargetError::Address(address.to_owned()));
-        }
-        // A proxy between client and server would be measured with it.
-        let client = Client::builder()
-            .no_proxy()
-            .build()
-            .map_err(TargetError::Client)?;
-        let model = match model {
-            Some(model) => model,
-            None => first_model(&client, &format!("{base}/v1/models"), key.as_deref()).await?,
+    /// [`TargetError`] when a tenant's key is not in the environment, or a key or class cannot stand in
+    /// a header.
+    pub fn new(target: &Target, spec: &Spec) -> Result<Self, TargetError> {
+        let keys = spec.tenants.iter().map(|tenant| match &tenant.api_key_env {
+            Some(variable) => target::key_of(&tenant.name, variable).map(Some),
+            None => Ok(target.key.clone()),
+        });
+        let mut keys = keys.collect::<Result<Vec<_>, _>>()?;
+        keys.push(target.key.clone());
+        let class = |name: &String| {
+            HeaderValue::from_str(name).map_err(|_| TargetError::Class(name.clone()))
         };
-        Ok(Self {
-            client,
-            completions: format!("{base}/v1/chat/completions"),
-            model,
-            key,
-        })
-    }
-
-    /// The model that is asked for.
-    pub fn model(&self) -> &str {
-        &self.model
+        let classes = spec.classes.iter().map(|spec| class(&spec.name));
+        Ok(Self(Arc::new(Inner {
+            connections: target.connections.clone(),
+            spec: spec.clone(),
+            model: target.model.clone(),
+            host: target.host.clone(),
+            keys,
+            classes: classes.collect::<Result<_, _>>()?,
+        })))
     }
 }
 
-async fn first_model(client: &Client, url: &str, key: Option<&str>) -> Result<String, TargetError> {
-    #[derive(Deserialize)]
-    struct Models {
-        data: Vec<Model>,
-    }
-    #[derive(Deserialize)]
-    struct Model {
-        id: String,
-    }
-    let failed = |cause: &dyn Display| TargetError::Models {
-        url: url.to_owned(),
-        cause: cause.to_string(),
-    };
-    let mut request = client.get(url);
-    if let Some(key) = key {
-        request = request.bearer_auth(key);
-    }
-    let response = request.send().await.and_then(Response::error_for_status);
-    let models = response.map_err(|error| failed(&chain(&error)))?;
-    let models: Models = models
-        .json()
-        .await
-        .map_err(|error| failed(&chain(&error)))?;
-    let first = models.data.into_iter().next();
-    first
-        .map(|model| model.id)
-        .ok_or_else(|| failed(&"the list is empty"))
-}
-
-/// What a chunk of a streamed completion may hold; all else is left alone.
-#[derive(Deserialize)]
-struct Chunk {
-    #[serde(default)]
-    choices: Vec<Choice>,
-    usage: Option<Usage>,
-    error: Option<serde_json::Value>,
-}
-
-#[derive(Deserialize)]
-struct Choice {
-    #[serde(default)]
-    delta: Delta,
-    finish_reason: Option<String>,
-}
-
-#[derive(Default, Deserialize)]
-struct Delta {
-    content: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct Usage {
-    prompt_tokens: Option<u32>,
-    completion_tokens: Option<u32>,
-}
-
-impl Transport for Target {
-    async fn send(&self, request: &Planned, attempt: &mut Attempt) -> Result<(), AttemptError> {
-        let body = json!({
-            "model": self.model,
-            "messages": [{"role": "user", "content": &*request.prompt}],
-            "max_tokens": request.output_tokens_max,
-            "temperature": 0,
-            "seed": request.seed,
-            "stream": true,
-            "stream_options": {"include_usage": true},
-        });
-        let mut post = self.client.post(&self.completions).json(&body);
-        if let Some(key) = &self.key {
-            post = post.bearer_auth(key);
+impl Inner {
+    /// A request for an attempt, with everything but its body.
+    fn request(&self, call: &Call<'_>, body: Bytes) -> Result<Request<Body>, AttemptError> {
+        let path = match self.spec.request.endpoint {
+            Endpoint::Chat => "/v1/chat/completions",
+            Endpoint::Completions | Endpoint::TokenIds => "/v1/completions",
+        };
+        let mut request = Request::post(path).body(Body::new(body));
+        if let Ok(request) = &mut request {
+            self.headers(call, request.headers_mut());
         }
-        let response = post.send().await.map_err(|error| failed(chain(&error)))?;
-        let status = response.status();
-        attempt.headers(status.as_u16());
-        if !status.is_success() {
-            return Err(refusal(status, response).await);
-        }
-        read_stream(response, attempt).await
+        request.map_err(|error| AttemptError::failed("connect", error.to_string()))
     }
-}
 
-/// Reads chunks up to `[DONE]`. A stream that ends without it is whole if a finish reason came.
-async fn read_stream(response: Response, attempt: &mut Attempt) -> Result<(), AttemptError> {
-    let mut bytes = response.bytes_stream();
-    let mut decoder = Decoder::new();
-    let (mut done, mut finished, mut error) = (false, false, None);
-    while let Some(piece) = bytes.next().await {
-        let piece = piece.map_err(|error| failed(chain(&error)))?;
-        decoder.push(&piece, |data| {
-            if data == "[DONE]" {
-                done = true;
-                return;
+    fn headers(&self, call: &Call<'_>, headers: &mut HeaderMap) {
+        headers.insert(HOST, self.host.clone());
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let tenant = call.conversation.tenant.unwrap_or(self.spec.tenants.len());
+        if let Some(key) = &self.keys[tenant] {
+            headers.insert(AUTHORIZATION, key.clone());
+        }
+        if let Some(class) = call.conversation.class {
+            headers.insert(CLASS, self.classes[class].clone());
+        }
+        if let Some(left) = call.time_left {
+            let millis = u64::try_from(left.as_millis()).unwrap_or(u64::MAX).max(1);
+            headers.insert(TIMEOUT_MS, HeaderValue::from(millis));
+        }
+    }
+
+    /// Sends on a kept connection or a new one. A kept one may have been closed by the server in the
+    /// meantime; then a new one is taken, once.
+    async fn exchange(
+        &self,
+        call: &Call<'_>,
+        attempt: &mut Attempt,
+    ) -> Result<(Connection, Response<hyper::body::Incoming>), AttemptError> {
+        let body = Bytes::from(body::render(&self.spec, &self.model, call));
+        if let Some(mut kept) = self.connections.kept() {
+            attempt.connected();
+            match kept.send(self.request(call, body.clone())?).await {
+                Ok(response) => return Ok((kept, response)),
+                Err(SendError::WasClosed) => {}
+                Err(SendError::Other(cause)) => {
+                    return Err(AttemptError::failed("cut_short", cause));
+                }
             }
-            match serde_json::from_str::<Chunk>(data) {
-                Ok(chunk) => match chunk.error {
-                    Some(cause) => error = Some(failed(format!("the server sent {cause}"))),
-                    None => finished |= note(chunk, attempt),
-                },
-                Err(cause) => error = Some(failed(format!("a chunk is no JSON object: {cause}"))),
+        }
+        let connected = self.connections.open().await;
+        let mut connection = connected.map_err(|cause| AttemptError::failed("connect", cause))?;
+        attempt.connected();
+        match connection.send(self.request(call, body)?).await {
+            Ok(response) => Ok((connection, response)),
+            Err(SendError::WasClosed) => Err(AttemptError::failed(
+                "cut_short",
+                "the server closed the connection without an answer",
+            )),
+            Err(SendError::Other(cause)) => Err(AttemptError::failed("cut_short", cause)),
+        }
+    }
+}
+
+impl Transport for HttpClient {
+    async fn send(&self, call: &Call<'_>, attempt: &mut Attempt) -> Result<(), AttemptError> {
+        let (connection, response) = self.0.exchange(call, attempt).await?;
+        let (head, mut body) = response.into_parts();
+        let request_id = head.headers.get(REQUEST_ID).and_then(|id| id.to_str().ok());
+        attempt.headers(head.status.as_u16(), request_id.map(str::to_owned));
+        let mut answer = Answer::new(self.0.spec.request.stream);
+        if !head.status.is_success() {
+            let text = body
+                .collect()
+                .await
+                .map(http_body_util::Collected::to_bytes);
+            attempt.ended(attempt.now());
+            self.0.connections.keep(connection).await;
+            return Err(refusal(
+                head.status,
+                &head.headers,
+                &text.unwrap_or_default(),
+            ));
+        }
+        loop {
+            let frame = body.frame().await;
+            let now = attempt.now();
+            match frame {
+                None => {
+                    answer.end(now, attempt)?;
+                    self.0.connections.keep(connection).await;
+                    return Ok(());
+                }
+                Some(Ok(frame)) => {
+                    let Some(data) = frame.data_ref() else {
+                        continue; // trailers
+                    };
+                    if answer.take(data, now, attempt)? {
+                        // Only the connection's own end is left; whoever waits for it is not the user.
+                        let drained = async {
+                            while body.frame().await.is_some_and(|frame| frame.is_ok()) {}
+                        };
+                        if tokio::time::timeout(DRAIN, drained).await.is_ok() {
+                            self.0.connections.keep(connection).await;
+                        }
+                        return Ok(());
+                    }
+                }
+                Some(Err(error)) => return Err(AttemptError::failed("cut_short", chain(&error))),
             }
-        });
-        if let Some(error) = error {
-            return Err(error);
         }
-        if done {
-            return Ok(());
-        }
-    }
-    match finished {
-        true => Ok(()),
-        false => Err(failed("the stream ended without a finish reason")),
     }
 }
 
-/// Notes what a chunk says; true if the answer is finished.
-fn note(chunk: Chunk, attempt: &mut Attempt) -> bool {
-    let mut finished = false;
-    let has_text = |choice: &Choice| {
-        choice
-            .delta
-            .content
-            .as_ref()
-            .is_some_and(|text| !text.is_empty())
-    };
-    if chunk.choices.iter().any(has_text) {
-        attempt.text();
-    }
-    for reason in chunk
-        .choices
-        .into_iter()
-        .filter_map(|choice| choice.finish_reason)
-    {
-        attempt.finish_reason(reason);
-        finished = true;
-    }
-    if let Some(usage) = chunk.usage {
-        attempt.usage(usage.prompt_tokens, usage.completion_tokens);
-    }
-    finished
-}
-
-async fn refusal(status: StatusCode, response: Response) -> AttemptError {
-    let body = response.text().await.unwrap_or_default();
-    let message = serde_json::from_str::<serde_json::Value>(&body).ok();
-    let message =
-        message.and_then(|json| Some(json.get("error")?.get("message")?.as_str()?.to_owned()));
-    let message = format!("{status}: {}", message.unwrap_or(body));
+/// What a bad status says.
+fn refusal(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> AttemptError {
+    let (code, message) = error_of(body);
+    let code = code.unwrap_or_else(|| format!("http_{}", status.as_u16()));
+    let message = message.unwrap_or_else(|| String::from_utf8_lossy(body).trim().to_owned());
+    let message = format!("{status}: {message}");
     match status {
-        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
-            AttemptError::Refused(message)
-        }
-        _ => AttemptError::Failed(message),
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => AttemptError::Refused {
+            code,
+            message,
+            retry_after: retry_after(headers),
+        },
+        _ => AttemptError::failed(code, message),
     }
 }
 
-fn failed(cause: impl Into<String>) -> AttemptError {
-    AttemptError::Failed(cause.into())
+/// `Retry-After` as a number of seconds. A date, which no inference server sends, is left alone.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let number = |name| headers.get(name)?.to_str().ok()?.trim().parse::<f64>().ok();
+    let millis = number(RETRY_AFTER_MS).or_else(|| Some(number(RETRY_AFTER)? * 1e3))?;
+    Duration::try_from_secs_f64(millis / 1e3).ok()
 }
 
-/// An error with its causes: what reqwest says alone hides why.
+/// An error with its causes: the outermost alone hides why.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -251,34 +227,4 @@ fn chain(error: &dyn std::error::Error) -> String {
         source = cause.source();
     }
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn an_address_of_another_kind_is_refused() {
-        for address in ["https://example.org", "127.0.0.1:8000", "http://", ""] {
-            let error = Target::new(address, Some("m".to_owned()), None)
-                .await
-                .unwrap_err();
-            assert!(matches!(error, TargetError::Address(_)), "{address}");
-        }
-    }
-
-    #[tokio::test]
-    async fn a_base_with_or_without_its_version_is_the_same_server() {
-        for address in [
-            "http://h:1",
-            "http://h:1/",
-            "http://h:1/v1",
-            "http://h:1/v1/",
-        ] {
-            let target = Target::new(address, Some("m".to_owned()), None)
-                .await
-                .unwrap();
-            assert_eq!(target.completions, "http://h:1/v1/chat/completions");
-        }
-    }
 }

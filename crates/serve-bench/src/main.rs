@@ -17,7 +17,7 @@ use clap::{Parser, Subcommand};
 #[command(
     version,
     after_help = "Exit code 0: at least one answer came whole; 1: none did, or the run could not be \
-        made; 2: bad arguments."
+        made; 2: bad arguments; 3: the run is void, because the client was the bottleneck."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -28,6 +28,10 @@ struct Cli {
 enum Command {
     /// Send a workload, keep one row for each attempt, print one table
     Run(commands::run::Run),
+    /// Show what a workload would send, without sending it
+    Workload(commands::workload::Show),
+    /// Measure what the client itself can carry on this machine
+    SelfTest(commands::self_test::SelfTest),
     /// Print the tables of a run again, from its rows and its manifest
     Analyse(commands::analyse::Analyse),
     /// Say whether B is better than A, with an interval
@@ -40,6 +44,8 @@ enum Command {
 async fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(options) => commands::run::run(options).await,
+        Command::Workload(options) => commands::workload::run(&options),
+        Command::SelfTest(options) => commands::self_test::run(&options).await,
         Command::Analyse(options) => commands::analyse::run(&options),
         Command::Compare(options) => commands::compare::run(&options),
         Command::Report(options) => commands::report::run(&options),

@@ -51,6 +51,8 @@ impl Decoder {
 
 #[cfg(test)]
 mod tests {
+    use serve_core::rng::Rng;
+
     use super::*;
 
     fn events(pieces: &[&[u8]]) -> Vec<String> {
@@ -78,5 +80,85 @@ mod tests {
     fn an_event_without_its_blank_line_is_not_an_event() {
         assert!(events(&[b"data: cut off\n"]).is_empty());
         assert!(events(&[b"\n\n\n"]).is_empty());
+    }
+
+    /// Random bytes of a stream, and the events that they are by construction.
+    fn random_stream(rng: &mut Rng) -> (Vec<u8>, Vec<String>) {
+        const TEXTS: [&str; 8] = [
+            "",
+            "{}",
+            "[DONE]",
+            " two",
+            "data: x",
+            "h\u{e9}\u{1f40e}",
+            ":",
+            "a\tb",
+        ];
+        let text = |rng: &mut Rng| TEXTS[rng.below(TEXTS.len() as u64) as usize];
+        let (mut bytes, mut events) = (Vec::new(), Vec::new());
+        for _ in 0..rng.below(6) {
+            let mut data = Vec::new();
+            for _ in 0..rng.below(5) {
+                let end = if rng.below(2) == 0 { "\n" } else { "\r\n" };
+                let value = text(rng);
+                let line = match rng.below(5) {
+                    0 => format!(": {value}"),
+                    1 => format!("event: {value}"),
+                    2 => format!("datum: {value}"),
+                    // One space after the colon is no part of the data; a value's own is.
+                    3 if !value.starts_with(' ') => {
+                        data.push(value);
+                        format!("data:{value}")
+                    }
+                    _ => {
+                        data.push(value);
+                        format!("data: {value}")
+                    }
+                };
+                bytes.extend_from_slice(line.as_bytes());
+                bytes.extend_from_slice(end.as_bytes());
+            }
+            bytes.push(b'\n');
+            if !data.is_empty() {
+                events.push(data.join("\n"));
+            }
+        }
+        (bytes, events)
+    }
+
+    #[test]
+    fn ten_thousand_random_streams_in_random_pieces_are_what_they_were_made_of() {
+        let mut rng = Rng::new(20);
+        for case in 0..10_000 {
+            let (bytes, expected) = random_stream(&mut rng);
+            let mut pieces = Vec::new();
+            let mut rest = bytes.as_slice();
+            while !rest.is_empty() {
+                let (piece, more) =
+                    rest.split_at(1 + rng.below(rest.len().min(17) as u64) as usize);
+                pieces.push(piece);
+                rest = more;
+            }
+            assert_eq!(
+                events(&pieces),
+                expected,
+                "case {case}: {:?}",
+                String::from_utf8_lossy(&bytes)
+            );
+        }
+    }
+
+    #[test]
+    fn any_bytes_give_the_same_events_however_they_are_cut_and_never_a_panic() {
+        let mut rng = Rng::new(21);
+        for _ in 0..2_000 {
+            let alphabet = b"data: \r\n\n\n:x\xff\xc3";
+            let draw = |rng: &mut Rng| alphabet[rng.below(alphabet.len() as u64) as usize];
+            let bytes = (0..rng.below(60))
+                .map(|_| draw(&mut rng))
+                .collect::<Vec<_>>();
+            let bytewise = bytes.chunks(1).collect::<Vec<_>>();
+            assert_eq!(events(&bytewise), events(&[&bytes]), "{bytes:?}");
+        }
     }
 }

@@ -1,214 +1,214 @@
-//! What is sent and when: a pure function of its settings and a seed.
+//! What is sent and when: a pure function of a [`Spec`] and the files that it names.
 //!
-//! Arrivals and prompts are drawn from streams of their own, so that the same seed sends the same
-//! prompts at any rate.
+//! Each thing that is drawn (gaps, lengths, words, tenants, ..) has a random stream of its own, and
+//! all but the gaps one for each conversation. So the same seed sends the same prompts at any rate, and
+//! another tenant's share changes nobody's words. It does not know how requests are sent.
 
-use std::fmt;
+mod arrivals;
+mod draw;
+mod files;
+mod people;
+mod prompts;
+mod trace;
+mod words;
+
+use std::collections::BTreeMap;
+use std::num::{NonZeroU32, NonZeroU64};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use serde::Deserialize;
+use serde::{Serialize, Serializer};
 use serve_core::Span;
-use serve_core::rng::{Rng, mix2};
+use serve_core::rng::mix2;
+use sha2::{Digest, Sha256};
 use thiserror::Error;
 
-/// When requests are sent.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Arrivals {
-    /// Open loop, evenly spaced: request `i` at `i / rate_per_s`.
-    Constant {
-        /// Requests a second.
-        rate_per_s: f64,
-    },
-    /// Open loop with independent, exponentially distributed gaps of mean `1 / rate_per_s`.
-    Poisson {
-        /// Requests a second, on average.
-        rate_per_s: f64,
-    },
-    /// Closed loop: each client sends its next request when its last one has ended.
-    Closed {
-        /// How many clients there are.
-        clients: u32,
-    },
+use crate::record::hex;
+use crate::spec::{Arrivals, Spec};
+use draw::{Purpose, draw_length, stream};
+use files::Files;
+use people::People;
+use prompts::Asker;
+use trace::Traced;
+
+/// A prompt, or a part of one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Prompt {
+    /// Text.
+    Text(#[serde(serialize_with = "plain")] Arc<str>),
+    /// Token ids.
+    Ids(#[serde(serialize_with = "plain")] Arc<[u32]>),
 }
 
-impl fmt::Display for Arrivals {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::Constant { rate_per_s } => write!(f, "open loop, {rate_per_s}/s evenly spaced"),
-            Self::Poisson { rate_per_s } => write!(f, "open loop, {rate_per_s}/s Poisson"),
-            Self::Closed { clients: 1 } => f.write_str("closed loop, 1 client"),
-            Self::Closed { clients } => write!(f, "closed loop, {clients} clients"),
-        }
-    }
+/// What is shared, as if it were not.
+fn plain<T: Serialize + ?Sized, S: Serializer>(
+    shared: &Arc<T>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    shared.as_ref().serialize(serializer)
 }
 
-/// A workload that cannot be sent.
-#[derive(Clone, Debug, Error, PartialEq)]
-pub enum WorkloadError {
-    /// Zero, negative, infinite or NaN.
-    #[error("the rate must be a positive number of requests a second, not {0}")]
-    Rate(f64),
-    /// Nobody to send.
-    #[error("the closed loop needs at least 1 client")]
-    Clients,
-    /// Nothing to send.
-    #[error("at least 1 request must be sent")]
-    Requests,
-    /// Nothing may be answered.
-    #[error("at least 1 output token must be allowed")]
-    OutputTokens,
-    /// No prompt to choose from.
-    #[error("the prompt list is empty; give one JSON object {{\"prompt\": ..}} a line")]
-    NoPrompts,
-    /// A line of a prompt file is not what it should be.
-    #[error("prompt file, line {line}: {cause}; accepted is a JSON object with a string `prompt`")]
-    PromptLine {
-        /// The line, from 1.
-        line: usize,
-        /// What the parser says.
-        cause: String,
-    },
+/// The same for what may be absent.
+#[expect(clippy::ref_option, reason = "the signature that serde calls")]
+fn plain_option<S: Serializer>(
+    shared: &Option<Arc<str>>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    shared.as_deref().serialize(serializer)
 }
 
-/// A list of prompts to draw from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Prompts(Vec<Arc<str>>);
+/// A time, as whole nanoseconds.
+#[expect(clippy::ref_option, reason = "the signature that serde calls")]
+fn nanos<S: Serializer>(due: &Option<Span>, serializer: S) -> Result<S::Ok, S::Error> {
+    due.map(Span::as_nanos).serialize(serializer)
+}
 
-impl Prompts {
-    /// A small mix of chat-sized prompts: questions of a line, tasks of a sentence or two, and passages
-    /// of a paragraph or more. All fit in a context of 512 tokens, with room for an answer.
-    pub fn builtin() -> Self {
-        let passage = "It is a truth universally acknowledged, that a single man in possession of a \
-            good fortune, must be in want of a wife. However little known the feelings or views of \
-            such a man may be on his first entering a neighbourhood, this truth is so well fixed in \
-            the minds of the surrounding families, that he is considered as the rightful property \
-            of some one or other of their daughters. ";
-        let short = [
-            "What is the capital of Portugal?",
-            "Name three rivers in South America.",
-            "Why is the sky blue?",
-            "Write a haiku about the sea.",
-            "How do I boil an egg?",
-            "Translate 'good morning' into French, German and Italian.",
-        ];
-        let medium = [
-            "Explain to a ten-year-old how a bicycle stays upright, in at most five sentences.",
-            "I have flour, eggs, milk and two apples. What can I bake, and in which order do I mix?",
-            "Write a polite letter to a neighbour whose dog barks every night, and suggest a remedy.",
-            "Compare a linked list with an array: what is fast, what is slow, and when does it matter?",
-        ];
-        let long = [
-            format!(
-                "Summarise this passage in one sentence.\n\n{}",
-                passage.repeat(2)
-            ),
-            format!("Who speaks, and of whom?\n\n{}", passage.repeat(3)),
-        ];
-        let all = short.into_iter().chain(medium).map(Arc::from);
-        Self(all.chain(long.into_iter().map(Arc::from)).collect())
-    }
-
-    /// Prompts from the text of a JSONL file: one object with a string `prompt` a line; other keys are
-    /// left alone, blank lines are skipped.
-    ///
-    /// # Errors
-    ///
-    /// [`WorkloadError::PromptLine`] for the first line that is none, [`WorkloadError::NoPrompts`]
-    /// when there is no line.
-    pub fn parse(text: &str) -> Result<Self, WorkloadError> {
-        #[derive(Deserialize)]
-        struct Line {
-            prompt: String,
-        }
-        let lines = text
-            .lines()
-            .enumerate()
-            .filter(|(_, line)| !line.trim().is_empty());
-        let prompts = lines.map(|(index, line)| {
-            let line: Line =
-                serde_json::from_str(line).map_err(|error| WorkloadError::PromptLine {
-                    line: index + 1,
-                    cause: error.to_string(),
-                })?;
-            Ok(line.prompt.into())
-        });
-        let prompts = prompts.collect::<Result<Vec<_>, _>>()?;
-        match prompts.is_empty() {
-            true => Err(WorkloadError::NoPrompts),
-            false => Ok(Self(prompts)),
-        }
-    }
+/// When the client hangs up on its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HangUp {
+    /// So long after the send.
+    AfterNanos(u64),
+    /// When so many tokens are there, or chunks where tokens are not counted.
+    AfterTokens(u32),
 }
 
 /// One request of a workload.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Planned {
     /// Its place in the workload, from 0.
     pub index: u64,
-    /// When it is due, counted from the start of the run; absent in a closed loop, where it is due
-    /// when its client is free.
-    pub due: Option<Span>,
-    /// The user's message.
-    pub prompt: Arc<str>,
+    /// What is said in this turn.
+    pub prompt: Prompt,
+    /// Tokens in the whole prompt, with what was said before, as planned.
+    pub prompt_tokens: u32,
     /// Tokens that the answer may have.
     pub output_tokens_max: u32,
     /// The seed of the server's sampling.
     pub seed: u64,
+    /// Whether and when the client hangs up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hang_up: Option<HangUp>,
+    /// How long the reader thinks before this turn; for the first turn of a closed loop's conversation,
+    /// before the conversation.
+    pub think_ns: u64,
+    /// What later turns carry as the answer to this one, where the server's answer does not matter.
+    #[serde(
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "plain_option"
+    )]
+    pub scripted_answer: Option<Arc<str>>,
 }
 
-/// What is sent and when, valid by construction.
-#[derive(Clone, Debug, PartialEq)]
+/// Requests that follow one another: most often one, or the turns of a conversation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Conversation {
+    /// Its number, from 0.
+    pub number: u64,
+    /// When it begins, counted from the start of the run; absent in a closed loop, where it begins
+    /// when a client is free.
+    #[serde(
+        rename = "due_ns",
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "nanos"
+    )]
+    pub due: Option<Span>,
+    /// The prompt set.
+    #[serde(serialize_with = "plain")]
+    pub prompt_set: Arc<str>,
+    /// For whom: a place in the specification's list of tenants.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<usize>,
+    /// In which class: a place in the specification's list of classes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub class: Option<usize>,
+    /// A beginning that it shares with others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shared: Option<Prompt>,
+    /// The requests, at least one.
+    pub turns: Vec<Planned>,
+    /// Whether it can have more than one turn.
+    pub is_session: bool,
+}
+
+/// A workload that cannot be made.
+#[derive(Debug, Error)]
+pub enum WorkloadError {
+    /// A file cannot be read.
+    #[error("{}: {source}", file.display())]
+    Io {
+        /// The file.
+        file: PathBuf,
+        /// The operating system's answer.
+        source: std::io::Error,
+    },
+    /// A line of a file is not what it should be.
+    #[error("{}:{line}: {cause}", file.display())]
+    Line {
+        /// The file.
+        file: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong, and what is accepted.
+        cause: String,
+    },
+    /// A file has nothing to send.
+    #[error("{}: {cause}", file.display())]
+    Empty {
+        /// The file.
+        file: PathBuf,
+        /// What was looked for.
+        cause: String,
+    },
+    /// Nothing falls into the duration.
+    #[error(
+        "no request is due within the duration_s of {0} s; accepted is a longer one, or a higher rate"
+    )]
+    NothingDue(f64),
+}
+
+/// What is sent and when, ready to be drawn.
+#[derive(Clone, Debug)]
 pub struct Workload {
-    arrivals: Arrivals,
-    prompts: Prompts,
+    spec: Arc<Spec>,
+    trace: Option<Arc<[Traced]>>,
+    askers: Arc<[Asker]>,
+    people: People,
     requests: u64,
-    output_tokens_max: u32,
-    seed: u64,
+    files: Arc<BTreeMap<String, String>>,
 }
 
 impl Workload {
-    /// `requests` requests with prompts drawn from `prompts`.
+    /// Reads the files that a specification names, from `folder`.
     ///
     /// # Errors
     ///
-    /// [`WorkloadError`] when a number is zero or the rate is no positive number.
-    pub fn new(
-        arrivals: Arrivals,
-        prompts: Prompts,
-        requests: u64,
-        output_tokens_max: u32,
-        seed: u64,
-    ) -> Result<Self, WorkloadError> {
-        match arrivals {
-            Arrivals::Constant { rate_per_s } | Arrivals::Poisson { rate_per_s }
-                if !(rate_per_s > 0.0 && rate_per_s.is_finite()) =>
-            {
-                return Err(WorkloadError::Rate(rate_per_s));
-            }
-            Arrivals::Closed { clients: 0 } => return Err(WorkloadError::Clients),
-            _ => {}
+    /// [`WorkloadError`] names the file and the line.
+    pub fn new(spec: Spec, folder: &Path) -> Result<Self, WorkloadError> {
+        let mut files = Files::new(folder);
+        let mut spec = spec;
+        files.resolve(&mut spec)?;
+        let trace = trace::read(&spec, &mut files)?.map(Arc::from);
+        let askers = prompts::askers(&spec, &mut files)?;
+        let mut workload = Self {
+            people: People::new(&spec),
+            requests: 0,
+            files: Arc::new(files.sha256()),
+            spec: Arc::new(spec),
+            trace,
+            askers: askers.into(),
+        };
+        workload.requests = workload.count();
+        match (workload.requests, workload.spec.duration_s) {
+            (0, Some(duration)) => Err(WorkloadError::NothingDue(duration.get())),
+            _ => Ok(workload),
         }
-        if requests == 0 {
-            return Err(WorkloadError::Requests);
-        }
-        if output_tokens_max == 0 {
-            return Err(WorkloadError::OutputTokens);
-        }
-        if prompts.0.is_empty() {
-            return Err(WorkloadError::NoPrompts);
-        }
-        Ok(Self {
-            arrivals,
-            prompts,
-            requests,
-            output_tokens_max,
-            seed,
-        })
     }
 
-    /// When requests are sent.
-    pub fn arrivals(&self) -> Arrivals {
-        self.arrivals
+    /// The specification, with file columns replaced by their values.
+    pub fn spec(&self) -> &Spec {
+        &self.spec
     }
 
     /// How many requests there are.
@@ -216,137 +216,162 @@ impl Workload {
         self.requests
     }
 
-    /// The requests in the order of their schedule. Lazy: a long workload takes no memory.
-    pub fn plan(&self) -> impl Iterator<Item = Planned> + Send + use<> {
+    /// SHA-256 of each file that was read, by its name in the specification.
+    pub fn files_sha256(&self) -> &BTreeMap<String, String> {
+        &self.files
+    }
+
+    /// The conversations in the order of their schedule. Lazy: a long workload takes no memory.
+    pub fn plan(&self) -> impl Iterator<Item = Conversation> + Send + use<> {
         let workload = self.clone();
-        let mut gaps = Rng::new(mix2(workload.seed, 1));
-        let mut clock_s = 0.0;
-        (0..self.requests).map(move |index| {
-            let due = match workload.arrivals {
-                // A product, not a sum of gaps: the last request is as exact as the first.
-                Arrivals::Constant { rate_per_s } => Some(index as f64 / rate_per_s),
-                Arrivals::Poisson { rate_per_s } => {
-                    clock_s += gaps.exponential(1.0 / rate_per_s);
-                    Some(clock_s)
-                }
-                Arrivals::Closed { .. } => None,
-            };
-            workload.request(index, due.map(Span::from_secs_f64))
+        let mut left = self.requests;
+        let mut index = 0;
+        self.times().zip(0..).map_while(move |(due, number)| {
+            let turns_max = usize::try_from(left).unwrap_or(usize::MAX);
+            if turns_max == 0 {
+                return None;
+            }
+            let conversation = workload.conversation(number, due, index, turns_max);
+            let turns = conversation.turns.len() as u64;
+            left -= turns.min(left);
+            index += turns;
+            Some(conversation)
         })
     }
 
-    fn request(&self, index: u64, due: Option<Span>) -> Planned {
-        let mut draws = Rng::new(mix2(mix2(self.seed, 2), index));
-        let choice = draws.below(self.prompts.0.len() as u64) as usize;
-        Planned {
-            index,
+    /// SHA-256 over every request, to tell whether two runs were asked to do the same work.
+    pub fn sha256(&self) -> String {
+        let mut hash = Sha256::new();
+        for conversation in self.plan() {
+            // Plain structs of text and numbers always have a JSON form.
+            let line = serde_json::to_vec(&conversation).unwrap_or_default();
+            hash.update(&line);
+            hash.update(b"\n");
+        }
+        hex(&hash.finalize())
+    }
+
+    /// So many requests of the same kinds, one after another and none called off, to warm a server.
+    pub(crate) fn warm_up(&self, requests: u64) -> Option<Self> {
+        let requests = NonZeroU64::new(requests)?;
+        let mut spec = (*self.spec).clone();
+        spec.seed = mix2(spec.seed, Purpose::WarmUp as u64);
+        spec.arrivals = Arrivals::Closed {
+            clients: NonZeroU32::MIN,
+            think_ms: None,
+        };
+        (spec.requests, spec.duration_s, spec.retry) = (Some(requests), None, None);
+        for class in &mut spec.classes {
+            (class.cancel, class.deadline_ms, class.retry) = (None, None, None);
+        }
+        let askers = match &self.trace {
+            Some(_) => prompts::builtin().into(),
+            None => Arc::clone(&self.askers),
+        };
+        Some(Self {
+            spec: Arc::new(spec),
+            trace: None,
+            askers,
+            requests: requests.get(),
+            ..self.clone()
+        })
+    }
+
+    /// When conversations begin; in a closed loop, nobody knows.
+    fn times(&self) -> impl Iterator<Item = Option<Span>> + Send + use<> {
+        let open = arrivals::times(&self.spec, self.trace.clone());
+        let until = self.spec.duration_s.map(|duration| duration.secs());
+        let closed = self
+            .spec
+            .arrivals
+            .clients()
+            .map(|_| std::iter::repeat(None));
+        let open = open.take_while(move |due| until.is_none_or(|until| *due < until));
+        closed.into_iter().flatten().chain(open.map(Some))
+    }
+
+    /// Requests that the specification asks for and the schedule has.
+    fn count(&self) -> u64 {
+        if let (Some(requests), None, None) =
+            (self.spec.requests_max(), self.spec.duration_s, &self.trace)
+        {
+            return requests.get();
+        }
+        let max = self.spec.requests.map_or(u64::MAX, Into::into);
+        let mut count = 0;
+        for (number, _) in (0..).zip(self.times()) {
+            if count >= max {
+                return max;
+            }
+            count += self.asker(number).turns(self.spec.seed, number) as u64;
+        }
+        count.min(max)
+    }
+
+    fn asker(&self, number: u64) -> &Asker {
+        match &self.trace {
+            Some(_) => &self.askers[0],
+            None => people::pick(
+                &self.askers,
+                |asker| asker.share,
+                &mut stream(self.spec.seed, Purpose::PromptSet, number),
+            ),
+        }
+    }
+
+    fn conversation(
+        &self,
+        number: u64,
+        due: Option<Span>,
+        index: u64,
+        turns_max: usize,
+    ) -> Conversation {
+        let seed = self.spec.seed;
+        let asker = self.asker(number);
+        let asked = match &self.trace {
+            Some(trace) => asker.traced(&self.spec.request, seed, &trace[number as usize]),
+            None => asker.ask(&self.spec.request, seed, number),
+        };
+        let (tenant, class) = self.people.draw(seed, number);
+        let mut cancels = stream(seed, Purpose::Cancel, number);
+        let mut thinking = stream(seed, Purpose::Think, number);
+        let cancel = class.and_then(|class| self.spec.classes[class].cancel.as_ref());
+        let turns = asked
+            .turns
+            .into_iter()
+            .take(turns_max)
+            .enumerate()
+            .map(|(turn, said)| {
+                let think = match (turn, &self.spec.arrivals) {
+                    (0, Arrivals::Closed { think_ms, .. }) => think_ms.as_ref(),
+                    (0, _) => None,
+                    _ => asker.think_ms.as_ref(),
+                };
+                let think_ms = think.map_or(0, |think| draw_length(think, &mut thinking));
+                Planned {
+                    index: index + turn as u64,
+                    prompt: said.prompt,
+                    prompt_tokens: said.prompt_tokens,
+                    output_tokens_max: said.output_tokens_max,
+                    // Servers differ in the range that they take; all take 31 bits.
+                    seed: stream(seed, Purpose::Sampling, index + turn as u64).next_u64() >> 33,
+                    hang_up: cancel.and_then(|cancel| people::hang_up(cancel, &mut cancels)),
+                    think_ns: u64::from(think_ms) * 1_000_000,
+                    scripted_answer: said.scripted_answer,
+                }
+            });
+        Conversation {
+            number,
             due,
-            prompt: Arc::clone(&self.prompts.0[choice]),
-            output_tokens_max: self.output_tokens_max,
-            // 31 bits: some servers read the seed as a signed 32-bit number.
-            seed: draws.next_u64() >> 33,
+            prompt_set: Arc::clone(&asker.name),
+            tenant,
+            class,
+            shared: asked.shared,
+            turns: turns.collect(),
+            is_session: asker.is_session,
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn workload(arrivals: Arrivals, requests: u64, seed: u64) -> Workload {
-        Workload::new(arrivals, Prompts::builtin(), requests, 16, seed).unwrap()
-    }
-
-    #[test]
-    fn the_same_seed_gives_the_same_requests_and_another_seed_others() {
-        let poisson = Arrivals::Poisson { rate_per_s: 10.0 };
-        let plan = |seed| workload(poisson, 200, seed).plan().collect::<Vec<_>>();
-        assert_eq!(plan(7), plan(7));
-        assert_ne!(plan(7), plan(8));
-    }
-
-    #[test]
-    fn the_arrivals_do_not_change_what_is_sent() {
-        let prompts = |arrivals| {
-            let plan = workload(arrivals, 50, 3).plan();
-            plan.map(|planned| (planned.prompt, planned.seed))
-                .collect::<Vec<_>>()
-        };
-        let closed = prompts(Arrivals::Closed { clients: 4 });
-        assert_eq!(closed, prompts(Arrivals::Poisson { rate_per_s: 2.0 }));
-        assert_eq!(closed, prompts(Arrivals::Constant { rate_per_s: 9.0 }));
-    }
-
-    #[test]
-    fn a_constant_rate_does_not_drift() {
-        let last = workload(Arrivals::Constant { rate_per_s: 3.0 }, 3_000_001, 0)
-            .plan()
-            .last();
-        assert_eq!(last.unwrap().due, Some(Span::from_secs(1_000_000)));
-    }
-
-    #[test]
-    fn poisson_arrivals_have_their_rate_and_the_variance_of_their_gaps() {
-        let plan = workload(Arrivals::Poisson { rate_per_s: 50.0 }, 100_000, 11).plan();
-        let times = plan
-            .filter_map(|planned| planned.due)
-            .map(|due| due.as_secs_f64());
-        let times = times.collect::<Vec<_>>();
-        let gaps = times
-            .windows(2)
-            .map(|pair| pair[1] - pair[0])
-            .collect::<Vec<_>>();
-        let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
-        let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
-        assert!((mean * 50.0 - 1.0).abs() < 0.02, "{mean}");
-        assert!((variance.sqrt() / mean - 1.0).abs() < 0.02, "{variance}");
-    }
-
-    #[test]
-    fn every_builtin_prompt_is_drawn() {
-        let plan = workload(Arrivals::Closed { clients: 1 }, 500, 1).plan();
-        let drawn = plan
-            .map(|planned| planned.prompt)
-            .collect::<std::collections::BTreeSet<_>>();
-        assert_eq!(drawn.len(), Prompts::builtin().0.len());
-    }
-
-    #[test]
-    fn the_builtin_prompts_are_short_enough_for_a_small_model() {
-        // A vocabulary of a few thousand entries needs a token for about four bytes of English.
-        let longest = Prompts::builtin().0.iter().map(|prompt| prompt.len()).max();
-        assert!(longest.unwrap() / 4 < 400, "{longest:?}");
-    }
-
-    #[test]
-    fn a_prompt_file_is_read_and_its_first_bad_line_is_named() {
-        let good = "{\"prompt\": \"a\"}\n\n{\"prompt\": \"b\", \"id\": 3}\n";
-        assert_eq!(
-            Prompts::parse(good).unwrap().0,
-            [Arc::from("a"), Arc::from("b")]
-        );
-        let bad = Prompts::parse("{\"prompt\": \"a\"}\nhello\n")
-            .unwrap_err()
-            .to_string();
-        assert!(bad.starts_with("prompt file, line 2:"), "{bad}");
-        assert_eq!(Prompts::parse("\n"), Err(WorkloadError::NoPrompts));
-    }
-
-    #[test]
-    fn a_workload_that_sends_nothing_cannot_be_built() {
-        let build = |arrivals, requests, tokens| {
-            Workload::new(arrivals, Prompts::builtin(), requests, tokens, 0).unwrap_err()
-        };
-        let closed = Arrivals::Closed { clients: 1 };
-        assert_eq!(
-            build(Arrivals::Closed { clients: 0 }, 1, 1),
-            WorkloadError::Clients
-        );
-        assert_eq!(build(closed, 0, 1), WorkloadError::Requests);
-        assert_eq!(build(closed, 1, 0), WorkloadError::OutputTokens);
-        for rate_per_s in [0.0, -1.0, f64::NAN, f64::INFINITY] {
-            let error = build(Arrivals::Constant { rate_per_s }, 1, 1);
-            assert!(matches!(error, WorkloadError::Rate(_)), "{rate_per_s}");
-        }
-    }
-}
+mod tests;

@@ -8,8 +8,7 @@ use serve_bench::analyse::bootstrap::Bootstrap;
 use serve_bench::analyse::strata::Cuts;
 use serve_bench::analyse::{Analysis, Options};
 use serve_bench::folder::{FolderError, Run, RunFolder};
-use serve_bench::record::{self, Outcome, Record};
-use serve_bench::slo::Slo;
+use serve_bench::record::{self, Outcome};
 use serve_bench::summary;
 use serve_core::Span;
 
@@ -92,18 +91,6 @@ pub(crate) fn open(path: &Path) -> Result<Run, FolderError> {
         true => Ok(Run::of_rows(record::read(path)?)),
         false => RunFolder::at(path).open(),
     }
-}
-
-/// Prints the tables of rows. Fails when no answer came whole.
-pub(crate) fn report(records: &[Record], slo: &Slo) -> ExitCode {
-    let options = Options {
-        slo: Some(*slo).filter(|slo| !slo.is_empty()),
-        ..Options::default()
-    };
-    let runs = [Run::of_rows(records.to_vec())];
-    let analysis = Analysis::of(&runs, &options);
-    print(&runs, &analysis);
-    exit_code(&analysis)
 }
 
 /// Prints the tables of runs.

@@ -4,6 +4,8 @@ pub(crate) mod analyse;
 pub(crate) mod compare;
 pub(crate) mod report;
 pub(crate) mod run;
+pub(crate) mod self_test;
+pub(crate) mod workload;
 
 use std::error::Error;
 use std::process::ExitCode;

@@ -1,24 +1,48 @@
 //! `serve-bench run`: one load against one server.
 
-use std::error::Error;
 use std::fs::File;
-use std::io::{BufWriter, IsTerminal};
+use std::io::BufWriter;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use serve_bench::drive::drive;
+use serve_bench::analyse::{Analysis, Options};
+use serve_bench::delivered::Delivered;
+use serve_bench::folder::{self, RunFolder};
 use serve_bench::http::Target;
-use serve_bench::record::{Outcome, Record, RowWriter};
-use serve_bench::workload::{Arrivals, Prompts, Workload};
-use tokio::sync::watch;
+use serve_bench::measure::{Settings, measure};
+use serve_bench::progress::{Live, interrupted};
+use serve_bench::record::{Outcome, RowWriter};
+use serve_bench::spec::{Arrivals, Lengths, Positive, PromptSet, Spec};
+use serve_bench::table::number;
+use serve_bench::workload::Workload;
 
-use super::analyse::report;
+use super::analyse::{exit_code, print};
 use super::{CommandResult, SloArgs};
+
+/// The exit code of a run whose client was the bottleneck.
+pub(crate) const VOID: u8 = 3;
 
 /// Arguments of the command.
 #[derive(Args, Debug)]
 pub(crate) struct Run {
+    #[command(flatten)]
+    server: ServerArgs,
+    #[command(flatten)]
+    load: LoadArgs,
+    /// Where to keep the run: a folder with its rows and its manifest
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Where to write the rows alone
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    #[command(flatten)]
+    slo: SloArgs,
+}
+
+/// Which server.
+#[derive(Args, Debug)]
+pub(crate) struct ServerArgs {
     /// The server
     #[arg(long, default_value = "http://127.0.0.1:8000")]
     url: String,
@@ -28,36 +52,50 @@ pub(crate) struct Run {
     /// Sent as a bearer token
     #[arg(long, env = "OPENAI_API_KEY", hide_env_values = true)]
     api_key: Option<String>,
-    #[command(flatten)]
-    load: Load,
-    /// How an open loop spaces its requests
-    #[arg(long, value_enum, default_value_t = Spacing::Poisson, conflicts_with = "clients")]
-    arrivals: Spacing,
-    /// How many requests to send
-    #[arg(long, default_value_t = 100)]
-    requests: u64,
-    /// Tokens that each answer may have
-    #[arg(long, default_value_t = 64)]
-    max_tokens: u32,
-    /// Fixes arrivals, prompts and sampling
-    #[arg(long, default_value_t = 0)]
-    seed: u64,
-    /// Prompts to draw from, one JSON object with a string `prompt` a line [default: a small mix]
-    #[arg(long, value_name = "FILE")]
-    prompts: Option<PathBuf>,
-    /// Seconds after which an answer that has not ended has failed
-    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
-    timeout: u64,
-    /// Where to write the rows
-    #[arg(long, value_name = "FILE")]
-    out: Option<PathBuf>,
-    #[command(flatten)]
-    slo: SloArgs,
 }
 
+impl ServerArgs {
+    /// The server, if it is up.
+    pub(crate) async fn target(&self) -> Result<Target, serve_bench::http::TargetError> {
+        Target::new(&self.url, self.model.clone(), self.api_key.clone()).await
+    }
+}
+
+/// Which workload: a file, or a few words.
+#[derive(Args, Debug)]
+pub(crate) struct LoadArgs {
+    #[command(flatten)]
+    what: What,
+    /// How an open loop spaces its requests
+    #[arg(long, value_enum, default_value_t = Spacing::Poisson, conflicts_with_all = ["clients", "spec"])]
+    arrivals: Spacing,
+    /// How many requests to send [default: what the workload says, or 100]
+    #[arg(long)]
+    requests: Option<u64>,
+    /// Tokens that each answer may have [default: 64]
+    #[arg(long, conflicts_with = "spec")]
+    max_tokens: Option<u32>,
+    /// Fixes arrivals, prompts and sampling [default: what the workload says, or 0]
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Prompts to draw from, one JSON object with a string `prompt` a line [default: a small mix]
+    #[arg(long, value_name = "FILE", conflicts_with = "spec")]
+    prompts: Option<PathBuf>,
+    /// Seconds after which an answer that has not ended has failed [default: what the workload says, or
+    /// 600]
+    #[arg(long, value_name = "SECONDS")]
+    timeout: Option<f64>,
+    /// Requests sent before the run and left out of it [default: what the workload says, or 0]
+    #[arg(long, value_name = "COUNT")]
+    warmup_requests: Option<u64>,
+}
+
+/// The three ways to say what is sent.
 #[derive(Args, Debug)]
 #[group(required = true, multiple = false)]
-struct Load {
+struct What {
+    /// A workload in TOML; docs/serve-bench.md is its reference
+    spec: Option<PathBuf>,
     /// Open loop: requests a second, however many are under way
     #[arg(long, value_name = "PER_SECOND")]
     rate: Option<f64>,
@@ -74,112 +112,159 @@ enum Spacing {
     Constant,
 }
 
+impl LoadArgs {
+    /// The workload, from its file or from the flags.
+    pub(crate) fn workload(&self) -> Result<Workload, Box<dyn std::error::Error>> {
+        let (mut spec, folder) = match &self.what.spec {
+            Some(path) => (
+                Spec::read(path)?,
+                path.parent().unwrap_or(Path::new("")).to_owned(),
+            ),
+            None => (self.flags()?, PathBuf::new()),
+        };
+        let requests = self.requests.map(|requests| {
+            requests
+                .try_into()
+                .map_err(|_| "--requests: at least 1 request must be sent")
+        });
+        spec.requests = requests.transpose()?.or(spec.requests);
+        spec.seed = self.seed.unwrap_or(spec.seed);
+        spec.measure.warmup_requests = self.warmup_requests.unwrap_or(spec.measure.warmup_requests);
+        if let Some(timeout_s) = self.timeout {
+            spec.measure.timeout_s = flag("timeout", timeout_s)?;
+        }
+        spec.check("the workload")?;
+        Ok(Workload::new(spec, &folder)?)
+    }
+
+    fn flags(&self) -> Result<Spec, Box<dyn std::error::Error>> {
+        let arrivals = match (self.what.rate, self.what.clients) {
+            (None, clients) => Arrivals::Closed {
+                clients: clients
+                    .unwrap_or(0)
+                    .try_into()
+                    .map_err(|_| "--clients: the closed loop needs at least 1 client")?,
+                think_ms: None,
+            },
+            (Some(rate), _) => {
+                let rate_per_s = flag("rate", rate)?;
+                match self.arrivals {
+                    Spacing::Poisson => Arrivals::Poisson { rate_per_s },
+                    Spacing::Constant => Arrivals::Constant { rate_per_s },
+                }
+            }
+        };
+        let mut spec = Spec::new(arrivals);
+        let output_tokens = Lengths::Fixed(self.max_tokens.unwrap_or(64));
+        if let Some(file) = &self.prompts {
+            spec.prompts = vec![PromptSet {
+                name: "file".to_owned(),
+                tokens: None,
+                file: Some(file.clone()),
+                ..spec.prompts.swap_remove(0)
+            }];
+        }
+        for set in &mut spec.prompts {
+            set.output_tokens = output_tokens.clone();
+        }
+        Ok(spec)
+    }
+}
+
+fn flag(name: &str, value: f64) -> Result<Positive, String> {
+    Positive::try_from(value).map_err(|error| format!("--{name}: {error}"))
+}
+
 /// Sends, writes and prints.
 pub(crate) async fn run(options: Run) -> CommandResult {
-    let workload = workload(&options)?;
+    let workload = options.load.workload()?;
     let mut out = options.out.as_deref().map(create).transpose()?;
-    let target = Target::new(&options.url, options.model, options.api_key).await?;
-    println!("server     {} with model {}", options.url, target.model());
-    println!("workload   {}, seed {}", workload.arrivals(), options.seed);
-
-    let (sender, stop) = watch::channel(false);
-    tokio::spawn(async move {
-        // Without a handler for the signal, Ctrl-C ends the process, which is what it is for.
-        if tokio::signal::ctrl_c().await.is_ok() {
-            eprintln!("stopping; what was measured is kept");
-            let _ = sender.send(true);
-        }
-    });
-    let mut records = Vec::new();
+    let target = options.server.target().await?;
+    println!("server     {} with model {}", target.url(), target.model());
+    let spec = workload.spec();
+    println!(
+        "workload   {}: {} requests, {}, seed {}",
+        spec.name,
+        workload.requests(),
+        spec.arrivals,
+        spec.seed
+    );
+    let live = Live::new();
+    let bar = live.requests("run", workload.requests());
     let mut written = Ok(());
-    let mut progress = Progress::new(workload.requests());
-    let patience = Duration::from_secs(options.timeout);
-    drive(&workload, target, patience, stop, |record| {
+    let settings = Settings {
+        folder: options.dir.as_ref().map(RunFolder::at),
+        ..Settings::new(interrupted())
+    };
+    let run = measure(&target, &workload, settings, |record| {
         if let (Some(out), Ok(())) = (&mut out, &written) {
-            written = out.write(&record);
+            written = out.write(record);
         }
-        progress.add(&record);
-        records.push(record);
+        bar.ended(record.outcome == Outcome::Ok);
     })
-    .await;
-    progress.end();
+    .await?;
+    drop(bar);
     written?;
     if let Some(out) = out {
         out.finish()?;
     }
-    Ok(report(&records, &options.slo.slo()))
+    let analysis_options = Options {
+        slo: options.slo.given(),
+        ..Options::default()
+    };
+    Ok(report(&run, &analysis_options, options.dir.as_deref()))
 }
 
-fn workload(options: &Run) -> Result<Workload, Box<dyn Error>> {
-    let arrivals = match (options.load.rate, options.load.clients, options.arrivals) {
-        (None, clients, _) => Arrivals::Closed {
-            clients: clients.unwrap_or(0),
-        },
-        (Some(rate_per_s), _, Spacing::Poisson) => Arrivals::Poisson { rate_per_s },
-        (Some(rate_per_s), _, Spacing::Constant) => Arrivals::Constant { rate_per_s },
-    };
-    let prompts = match &options.prompts {
-        Some(path) => {
-            let text = std::fs::read_to_string(path);
-            Prompts::parse(&text.map_err(|error| format!("{}: {error}", path.display()))?)?
-        }
-        None => Prompts::builtin(),
-    };
-    let (requests, tokens) = (options.requests, options.max_tokens);
-    Ok(Workload::new(
-        arrivals,
-        prompts,
-        requests,
-        tokens,
-        options.seed,
-    )?)
+/// Prints the tables and the verdict on the load.
+fn report(run: &folder::Run, options: &Options, dir: Option<&Path>) -> ExitCode {
+    let runs = std::slice::from_ref(run);
+    let analysis = Analysis::of(runs, options);
+    print(runs, &analysis);
+    let delivered = Delivered::of_run(run);
+    println!("\n{}", verdict(&delivered));
+    if let Some(dir) = dir {
+        println!(
+            "kept in    {}; `serve-bench analyse` reads it again",
+            dir.display()
+        );
+    }
+    match delivered.void.is_empty() {
+        true => exit_code(&analysis),
+        false => ExitCode::from(VOID),
+    }
+}
+
+/// Whether the load was delivered, in words.
+fn verdict(delivered: &Delivered) -> String {
+    if !delivered.void.is_empty() {
+        let reasons = delivered
+            .void
+            .iter()
+            .map(|reason| format!("VOID       {reason}"));
+        let reasons = reasons.collect::<Vec<_>>().join("\n");
+        return format!(
+            "{reasons}\nThe client was the bottleneck: these numbers say nothing about the server."
+        );
+    }
+    let share = delivered.offered_per_s.zip(delivered.delivered_per_s);
+    let share = share.map_or_else(String::new, |(offered, delivered)| {
+        format!("{:.1}% of the offered rate, ", delivered / offered * 100.0)
+    });
+    let gaps = delivered.gap_distance.map_or_else(String::new, |distance| {
+        format!(", gaps {distance:.3} from the planned distribution")
+    });
+    let poisson = delivered
+        .poisson_p
+        .map_or_else(String::new, |p| format!(" (Poisson: p = {p:.2})"));
+    format!(
+        "delivered  {share}schedule lag p50 {} / p99 {} / max {} ms{gaps}{poisson}",
+        number(delivered.lag_p50_ms),
+        number(delivered.lag_p99_ms),
+        number(delivered.lag_max_ms),
+    )
 }
 
 fn create(path: &Path) -> Result<RowWriter<BufWriter<File>>, String> {
     let writer = File::create(path).and_then(|file| RowWriter::new(BufWriter::new(file)));
     writer.map_err(|error| format!("{}: {error}", path.display()))
-}
-
-/// A line on the terminal that is written over; nothing when standard error is no terminal.
-struct Progress {
-    total: u64,
-    done: u64,
-    wrong: u64,
-    shown: Option<Instant>,
-    start: Instant,
-    live: bool,
-}
-
-impl Progress {
-    fn new(total: u64) -> Self {
-        Self {
-            total,
-            done: 0,
-            wrong: 0,
-            shown: None,
-            start: Instant::now(),
-            live: std::io::stderr().is_terminal(),
-        }
-    }
-
-    fn add(&mut self, record: &Record) {
-        self.done += 1;
-        self.wrong += u64::from(record.outcome != Outcome::Ok);
-        let due = self
-            .shown
-            .is_none_or(|shown| shown.elapsed() > Duration::from_millis(200));
-        if self.live && due {
-            let elapsed_s = self.start.elapsed().as_secs_f64();
-            let left_s = elapsed_s / self.done as f64 * (self.total - self.done) as f64;
-            let (done, total, wrong) = (self.done, self.total, self.wrong);
-            eprint!("\r{done}/{total} ended, {wrong} not ok, about {left_s:.0} s left   ");
-            self.shown = Some(Instant::now());
-        }
-    }
-
-    fn end(&self) {
-        if self.live {
-            eprint!("\r{:60}\r", "");
-        }
-    }
 }

@@ -1,31 +1,51 @@
 //! What the client notes of each kind of answer.
 
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use serve_bench::drive::drive;
-use serve_bench::http::Target;
+use futures::FutureExt;
+use serve_bench::drive::{Driving, Timer, drive};
+use serve_bench::http::{Dial, HttpClient, Stream, Target};
 use serve_bench::record::{Outcome, Record};
-use serve_bench::workload::{Arrivals, Prompts, Workload};
+use serve_bench::spec::Spec;
+use serve_bench::workload::Workload;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::server::{Script, Server, end, event, head, status, text};
 
-async fn rows(server: &Server, arrivals: Arrivals, requests: u64) -> Vec<Record> {
-    let workload = Workload::new(arrivals, Prompts::builtin(), requests, 7, 1).unwrap();
-    let target = Target::new(&server.url(), None, None).await.unwrap();
+/// Rows of a workload in the order of its requests.
+async fn rows(address: &str, spec: &str) -> Vec<Record> {
+    let workload = Workload::new(Spec::parse("test", spec).unwrap(), Path::new(".")).unwrap();
+    let target = Target::new(address, Some("scripted".to_owned()), None)
+        .await
+        .unwrap();
+    rows_with(&workload, &target).await
+}
+
+async fn rows_with(workload: &Workload, target: &Target) -> Vec<Record> {
+    let client = HttpClient::new(target, workload.spec()).unwrap();
     let (_keep, stop) = watch::channel(false);
+    let driving = Driving {
+        origin: Instant::now(),
+        patience: Duration::from_secs(60),
+        timer: Timer::Thread,
+        stop,
+    };
     let mut rows = Vec::new();
-    let patience = Duration::from_secs(60);
-    drive(&workload, target, patience, stop, |row| rows.push(row)).await;
-    rows.sort_by_key(|row| row.request);
+    drive(workload, client, driving, |row| rows.push(row)).await;
+    rows.sort_by_key(|row| (row.request, row.attempt));
     rows
 }
 
+const ONE: &str = "requests = 1\n[arrivals.closed]\nclients = 1\n";
+
 async fn one(script: Script) -> Record {
     let server = Server::start(vec![script]).await;
-    rows(&server, Arrivals::Closed { clients: 1 }, 1)
-        .await
-        .remove(0)
+    rows(&server.url(), ONE).await.remove(0)
 }
 
 #[tokio::test]
@@ -68,7 +88,9 @@ async fn a_whole_answer_is_noted_in_order() {
 #[tokio::test]
 async fn the_request_asks_for_what_was_planned() {
     let server = Server::start(vec![vec![head(), text(0, "a"), end(1)]]).await;
-    rows(&server, Arrivals::Closed { clients: 1 }, 1).await;
+    let prompts =
+        "[[prompts]]\nname = \"a\"\ntokens = { fixed = 3 }\noutput_tokens = { fixed = 7 }\n";
+    rows(&server.url(), &format!("{ONE}{prompts}")).await;
     let body = server.bodies.lock().unwrap().remove(0);
     let body: serde_json::Value = serde_json::from_str(&body).unwrap();
     assert_eq!(body["model"], "scripted");
@@ -135,19 +157,7 @@ async fn a_stream_without_its_last_word_is_whole_if_it_gave_a_reason() {
 
 #[tokio::test]
 async fn nobody_listening_is_a_failure_with_its_cause() {
-    let server = Server::start(vec![vec![]]).await;
-    let target = Target::new("http://127.0.0.1:9", Some("m".to_owned()), None)
-        .await
-        .unwrap();
-    drop(server);
-    let arrivals = Arrivals::Closed { clients: 1 };
-    let workload = Workload::new(arrivals, Prompts::builtin(), 1, 1, 0).unwrap();
-    let (_keep, stop) = watch::channel(false);
-    let mut rows = Vec::new();
-    drive(&workload, target, Duration::from_secs(60), stop, |row| {
-        rows.push(row)
-    })
-    .await;
+    let rows = rows("http://127.0.0.1:9", ONE).await;
     assert_eq!(
         (rows.len(), rows[0].outcome, rows[0].status),
         (1, Outcome::Failed, None)
@@ -173,7 +183,11 @@ async fn every_request_of_an_open_loop_has_its_row_and_its_count() {
         ok,
     ];
     let server = Server::start(scripts).await;
-    let rows = rows(&server, Arrivals::Poisson { rate_per_s: 200.0 }, 40).await;
+    let rows = rows(
+        &server.url(),
+        "requests = 40\n[arrivals.poisson]\nrate_per_s = 200\n",
+    )
+    .await;
     assert_eq!(rows.len(), 40);
     assert!(rows.iter().map(|row| row.request).eq(0..40));
     let count = |outcome| rows.iter().filter(|row| row.outcome == outcome).count();
@@ -184,4 +198,118 @@ async fn every_request_of_an_open_loop_has_its_row_and_its_count() {
             .all(|row| row.sent_ns.unwrap() >= row.scheduled_ns)
     );
     assert_eq!(server.bodies.lock().unwrap().len(), 40);
+}
+
+#[tokio::test]
+async fn a_connection_that_is_reset_mid_stream_is_a_failure_that_says_so() {
+    let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0))
+        .await
+        .unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            stream.readable().await.unwrap();
+            let answer = head().1 + &text(0, "a").1;
+            stream.write_all(answer.as_bytes()).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            // Closing a socket with unread bytes in it, here the request's, resets the connection.
+            drop(stream);
+        }
+    });
+    let row = rows(&address, ONE).await.remove(0);
+    assert_eq!(
+        (row.outcome, row.cause.as_deref()),
+        (Outcome::Failed, Some("cut_short")),
+        "{row:?}"
+    );
+    assert!(row.error.as_deref().unwrap().contains("reset"), "{row:?}");
+    assert_eq!(row.chunks.len(), 1);
+}
+
+#[tokio::test]
+async fn a_kept_connection_that_the_server_closed_is_replaced_and_nobody_notices() {
+    let dials = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&dials);
+    let dial = Dial::new(move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+        let (client, mut server) = tokio::io::duplex(1 << 16);
+        tokio::spawn(async move {
+            // One answer, and a connection that stays open until somebody asks again.
+            let mut buffer = [0; 4096];
+            let _ = server.read(&mut buffer).await;
+            let body = text(0, "a").1 + &end(1).1;
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
+            let _ = server.write_all((head + &body).as_bytes()).await;
+            let _ = server.read(&mut buffer).await;
+        });
+        async move { Ok(Box::new(client) as Box<dyn Stream>) }.boxed()
+    });
+    let spec = Spec::parse("test", "requests = 3\n[arrivals.closed]\nclients = 1\n").unwrap();
+    let workload = Workload::new(spec, Path::new(".")).unwrap();
+    let target = Target::over(Some(dial), "http://memory", Some("m".to_owned()), None)
+        .await
+        .unwrap();
+    let before = dials.load(Ordering::Relaxed);
+    let rows = rows_with(&workload, &target).await;
+    assert!(
+        rows.iter().all(|row| row.outcome == Outcome::Ok),
+        "{rows:?}"
+    );
+    assert_eq!(dials.load(Ordering::Relaxed) - before, 3);
+}
+
+#[tokio::test]
+async fn a_connection_is_kept_for_the_next_request_and_headers_say_who_asks() {
+    let seen = Arc::new(Mutex::new(String::new()));
+    let heard = Arc::clone(&seen);
+    let dial = Dial::new(move || {
+        let (client, mut server) = tokio::io::duplex(1 << 16);
+        let heard = Arc::clone(&heard);
+        tokio::spawn(async move {
+            let mut buffer = [0; 4096];
+            while let Ok(read @ 1..) = server.read(&mut buffer).await {
+                heard
+                    .lock()
+                    .unwrap()
+                    .push_str(&String::from_utf8_lossy(&buffer[..read]));
+                let body = text(0, "a").1 + &end(1).1;
+                let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
+                let _ = server.write_all((head + &body).as_bytes()).await;
+            }
+        });
+        async move { Ok(Box::new(client) as Box<dyn Stream>) }.boxed()
+    });
+    let spec = "requests = 2\n[arrivals.closed]\nclients = 1\n[request]\nextra = { priority = 3 }\n\
+        [[classes]]\nname = \"paid\"\ndeadline_ms = 5000\n";
+    let workload = Workload::new(Spec::parse("test", spec).unwrap(), Path::new(".")).unwrap();
+    let key = Some("secret".to_owned());
+    let target = Target::over(Some(dial), "http://memory", Some("m".to_owned()), key)
+        .await
+        .unwrap();
+    seen.lock().unwrap().clear();
+    let rows = rows_with(&workload, &target).await;
+    assert!(
+        rows.iter()
+            .all(|row| row.outcome == Outcome::Ok && row.connected_ns.is_some()),
+        "{rows:?}"
+    );
+    let seen = seen.lock().unwrap();
+    assert_eq!(
+        seen.matches("POST /v1/chat/completions").count(),
+        2,
+        "{seen}"
+    );
+    for header in [
+        "authorization: Bearer secret",
+        "x-request-class: paid",
+        "x-request-timeout-ms: 49",
+        "host: memory",
+    ] {
+        assert!(
+            seen.contains(header)
+                || header.ends_with("49") && seen.contains("x-request-timeout-ms: 5000"),
+            "{header}\n{seen}"
+        );
+    }
+    assert!(seen.contains(r#""priority":3"#), "{seen}");
 }

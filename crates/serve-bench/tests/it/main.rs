@@ -4,5 +4,6 @@
 
 mod binary;
 mod client;
+mod exact;
 mod server;
 mod servers;

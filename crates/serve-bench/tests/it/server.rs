@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use futures::FutureExt;
+use serve_bench::http::{Dial, Stream};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+use tokio::net::TcpListener;
 
 /// A part of an answer: wait, then send.
 pub(crate) type Part = (Duration, String);
@@ -46,8 +48,20 @@ impl Server {
     }
 }
 
-async fn answer(
-    mut stream: TcpStream,
+/// A way to a server inside this process. Nothing but the script takes time, so with the runtime's
+/// clock paused every time is exact.
+pub(crate) fn dial(scripts: Vec<Script>) -> Dial {
+    let (scripts, next) = (Arc::new(scripts), Arc::new(AtomicUsize::new(0)));
+    Dial::new(move || {
+        let (client, server) = duplex(1 << 16);
+        let (scripts, next) = (Arc::clone(&scripts), Arc::clone(&next));
+        tokio::spawn(answer(server, scripts, next, Arc::default()));
+        async move { Ok(Box::new(client) as Box<dyn Stream>) }.boxed()
+    })
+}
+
+async fn answer<S: Stream>(
+    mut stream: S,
     scripts: Arc<Vec<Script>>,
     next: Arc<AtomicUsize>,
     bodies: Arc<Mutex<Vec<String>>>,
@@ -62,19 +76,24 @@ async fn answer(
         let _ = stream.write_all(text.as_bytes()).await;
         return;
     }
+    if head.starts_with("GET ") {
+        let nothing = b"HTTP/1.1 404 Not Found\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+        let _ = stream.write_all(nothing).await;
+        return;
+    }
     assert!(head.starts_with("POST /v1/chat/completions "), "{head}");
     bodies.lock().unwrap().push(body);
     let turn = next.fetch_add(1, Ordering::Relaxed).min(scripts.len() - 1);
     for (wait, text) in &scripts[turn] {
         tokio::time::sleep(*wait).await;
-        if stream.write_all(text.as_bytes()).await.is_err() {
+        let sent = stream.write_all(text.as_bytes()).await;
+        if sent.is_err() || stream.flush().await.is_err() {
             return;
         }
-        stream.flush().await.unwrap();
     }
 }
 
-async fn read_request(stream: &mut TcpStream) -> Option<(String, String)> {
+async fn read_request<S: Stream>(stream: &mut S) -> Option<(String, String)> {
     let mut bytes = Vec::new();
     loop {
         let mut buffer = [0; 4096];

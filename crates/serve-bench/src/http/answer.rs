@@ -1,0 +1,260 @@
+//! What an answer says, streamed or in one piece, and what of it is noted.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::drive::{Attempt, AttemptError, Said};
+use crate::record::Timings;
+use crate::sse::Decoder;
+
+/// An answer that is being read.
+#[derive(Debug)]
+pub(super) enum Answer {
+    /// Server-sent events.
+    Stream(Stream),
+    /// One JSON object, which is there when the body is.
+    Whole(Vec<u8>),
+}
+
+/// The state of a stream.
+#[derive(Debug, Default)]
+pub(super) struct Stream {
+    decoder: Decoder,
+    is_finished: bool,
+    is_done: bool,
+    /// Tokens that the server has counted so far.
+    tokens: u32,
+}
+
+impl Answer {
+    pub(super) fn new(stream: bool) -> Self {
+        match stream {
+            true => Self::Stream(Stream::default()),
+            false => Self::Whole(Vec::new()),
+        }
+    }
+
+    /// Takes bytes that came at `now`; true when the last word was among them.
+    pub(super) fn take(
+        &mut self,
+        bytes: &[u8],
+        now: u64,
+        attempt: &mut Attempt,
+    ) -> Result<bool, AttemptError> {
+        match self {
+            Self::Stream(stream) => stream.take(bytes, now, attempt),
+            Self::Whole(body) => {
+                body.extend_from_slice(bytes);
+                Ok(false)
+            }
+        }
+    }
+
+    /// The body has ended. A stream that ends without `[DONE]` is whole if a finish reason came.
+    pub(super) fn end(&mut self, now: u64, attempt: &mut Attempt) -> Result<(), AttemptError> {
+        attempt.ended(now);
+        match self {
+            Self::Stream(stream) if stream.is_finished => Ok(()),
+            Self::Stream(_) => Err(AttemptError::failed(
+                "cut_short",
+                "the stream ended without a finish reason",
+            )),
+            Self::Whole(body) => {
+                let parsed = serde_json::from_slice::<Piece>(body);
+                let piece = parsed.map_err(|error| {
+                    AttemptError::failed(
+                        "bad_answer",
+                        format!("the answer is no JSON object: {error}"),
+                    )
+                })?;
+                let tokens = piece
+                    .usage
+                    .as_ref()
+                    .and_then(|usage| usage.completion_tokens);
+                piece.note(now, tokens, attempt).map(|_| ())
+            }
+        }
+    }
+}
+
+impl Stream {
+    fn take(
+        &mut self,
+        bytes: &[u8],
+        now: u64,
+        attempt: &mut Attempt,
+    ) -> Result<bool, AttemptError> {
+        let Self {
+            decoder,
+            is_finished,
+            is_done,
+            tokens,
+        } = self;
+        let mut result = Ok(());
+        decoder.push(bytes, |data| {
+            if *is_done || result.is_err() {
+                return;
+            }
+            if data == "[DONE]" {
+                *is_done = true;
+                attempt.ended(now);
+                return;
+            }
+            result = event(data, now, tokens, attempt).map(|finished| *is_finished |= finished);
+        });
+        result.map(|()| self.is_done)
+    }
+}
+
+/// Notes what one event says; true if the answer is finished.
+fn event(
+    data: &str,
+    now: u64,
+    counted: &mut u32,
+    attempt: &mut Attempt,
+) -> Result<bool, AttemptError> {
+    let piece = serde_json::from_str::<Piece>(data).map_err(|error| {
+        AttemptError::failed("bad_answer", format!("a chunk is no JSON object: {error}"))
+    })?;
+    // A server that counts in every chunk says how many tokens this one brought.
+    let so_far = piece
+        .usage
+        .as_ref()
+        .and_then(|usage| usage.completion_tokens);
+    let tokens = so_far.map(|so_far| so_far.saturating_sub(*counted));
+    *counted = so_far.unwrap_or(*counted);
+    piece.note(now, tokens, attempt)
+}
+
+/// A chunk of a stream or a whole answer, as far as it matters; all else is left alone.
+#[derive(Deserialize)]
+struct Piece<'a> {
+    #[serde(borrow, default)]
+    choices: Vec<Choice<'a>>,
+    usage: Option<Usage>,
+    timings: Option<ServerTimings>,
+    error: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct Choice<'a> {
+    /// A chunk of a chat.
+    #[serde(borrow)]
+    delta: Option<Message<'a>>,
+    /// A whole chat.
+    #[serde(borrow)]
+    message: Option<Message<'a>>,
+    /// A completion.
+    #[serde(borrow)]
+    text: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    finish_reason: Option<Cow<'a, str>>,
+}
+
+#[derive(Deserialize)]
+struct Message<'a> {
+    #[serde(borrow)]
+    content: Option<Cow<'a, str>>,
+    /// What a reasoning model thinks, which takes as long to generate as what it says.
+    #[serde(borrow, alias = "reasoning")]
+    reasoning_content: Option<Cow<'a, str>>,
+}
+
+#[derive(Deserialize)]
+struct Usage {
+    prompt_tokens: Option<u32>,
+    completion_tokens: Option<u32>,
+    prompt_tokens_details: Option<PromptDetails>,
+}
+
+#[derive(Deserialize)]
+struct PromptDetails {
+    cached_tokens: Option<u32>,
+}
+
+/// Under serve's names and, where they mean the same, llama.cpp's.
+#[derive(Deserialize)]
+struct ServerTimings {
+    queue_ms: Option<f64>,
+    #[serde(alias = "prompt_ms")]
+    prefill_ms: Option<f64>,
+    #[serde(alias = "predicted_ms")]
+    decode_ms: Option<f64>,
+    preemptions: Option<u32>,
+    cached_tokens: Option<u32>,
+}
+
+impl Piece<'_> {
+    /// Notes everything; true if the answer is finished.
+    fn note(
+        self,
+        now: u64,
+        tokens: Option<u32>,
+        attempt: &mut Attempt,
+    ) -> Result<bool, AttemptError> {
+        if let Some(error) = self.error {
+            return Err(AttemptError::failed(
+                "server_error",
+                format!("the server sent {error}"),
+            ));
+        }
+        let cached = self
+            .timings
+            .as_ref()
+            .and_then(|timings| timings.cached_tokens);
+        let mut said = Said {
+            cached_tokens: cached,
+            ..Said::default()
+        };
+        if let Some(usage) = self.usage {
+            let details = usage.prompt_tokens_details;
+            said.prompt_tokens = usage.prompt_tokens;
+            said.output_tokens = usage.completion_tokens;
+            said.cached_tokens = details.and_then(|details| details.cached_tokens).or(cached);
+        }
+        said.timings = self.timings.map(|timings| Timings {
+            queue_ms: timings.queue_ms,
+            prefill_ms: timings.prefill_ms,
+            decode_ms: timings.decode_ms,
+            preemptions: timings.preemptions,
+        });
+        attempt.said(&said);
+        let mut is_finished = false;
+        for choice in self.choices {
+            if let Some(reason) = choice.finish_reason {
+                attempt.finish_reason(reason.into_owned());
+                is_finished = true;
+            }
+            let message = choice.delta.or(choice.message);
+            let (content, thought) = message.map_or((None, None), |message| {
+                (message.content, message.reasoning_content)
+            });
+            let texts = [content, thought, choice.text].into_iter().flatten();
+            for (place, text) in texts.filter(|text| !text.is_empty()).enumerate() {
+                match place {
+                    0 => attempt.text(now, tokens, &text)?,
+                    _ => attempt.more_text(&text),
+                }
+            }
+        }
+        Ok(is_finished)
+    }
+}
+
+/// The code and the message of an error's body, in the shape of the OpenAI API or a flat one.
+pub(super) fn error_of(body: &[u8]) -> (Option<String>, Option<String>) {
+    let Ok(value) = serde_json::from_slice::<Value>(body) else {
+        return (None, None);
+    };
+    let error = value
+        .get("error")
+        .filter(|error| error.is_object())
+        .unwrap_or(&value);
+    let text = |key: &str| error.get(key).and_then(Value::as_str).map(str::to_owned);
+    (
+        text("code").or_else(|| text("type")),
+        text("message").or_else(|| text("detail")),
+    )
+}

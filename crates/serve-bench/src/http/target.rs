@@ -1,0 +1,271 @@
+//! The server to measure: its address, its model, and what it says of itself.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper::header::{AUTHORIZATION, HOST, HeaderValue, SERVER};
+use hyper::{Request, Uri};
+use serde_json::Value;
+use thiserror::Error;
+
+use super::chain;
+use super::connection::{Body, Connections, Dial, SendError};
+use crate::manifest::{Model, Runtime};
+
+/// How long a server may take to say what it is.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A server that cannot be measured.
+#[derive(Debug, Error)]
+pub enum TargetError {
+    /// The address is of another kind.
+    #[error("{0} is no server address; accepted is http://HOST:PORT")]
+    Address(String),
+    /// The server does not say which models it has.
+    #[error("GET {url} gave no model ({cause}); is the server up? Or name one with --model")]
+    Models {
+        /// What was asked.
+        url: String,
+        /// What came of it.
+        cause: String,
+    },
+    /// A key holds what a header cannot.
+    #[error("the API key of {0} has characters that a header cannot hold")]
+    Key(String),
+    /// A tenant's key is missing.
+    #[error("tenant {tenant} takes its API key from ${variable}, which is not set")]
+    NoKey {
+        /// The tenant.
+        tenant: String,
+        /// The environment variable.
+        variable: String,
+    },
+    /// A class has a name that a header cannot hold.
+    #[error("class {0:?} cannot stand in a header; accepted is a name of visible ASCII characters")]
+    Class(String),
+}
+
+/// A server, and the model to ask for.
+#[derive(Clone, Debug)]
+pub struct Target {
+    pub(super) connections: Connections,
+    pub(super) host: HeaderValue,
+    pub(super) key: Option<HeaderValue>,
+    pub(super) model: String,
+    url: String,
+    is_local: bool,
+    models: Option<Value>,
+}
+
+/// What a server says of itself, for the manifest.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Described {
+    /// Layer 1.
+    pub model: Model,
+    /// Layer 2.
+    pub runtime: Runtime,
+}
+
+impl Target {
+    /// The server at `address`, such as `http://127.0.0.1:8000`; a trailing `/v1` is accepted. Without
+    /// a `model`, the first one that the server lists.
+    ///
+    /// # Errors
+    ///
+    /// [`TargetError`] when the address is no HTTP address or the server lists no model.
+    pub async fn new(
+        address: &str,
+        model: Option<String>,
+        key: Option<String>,
+    ) -> Result<Self, TargetError> {
+        Self::over(None, address, model, key).await
+    }
+
+    /// The same server, reached by `dial` instead of TCP.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new).
+    pub async fn over(
+        dial: Option<Dial>,
+        address: &str,
+        model: Option<String>,
+        key: Option<String>,
+    ) -> Result<Self, TargetError> {
+        let wrong = || TargetError::Address(address.to_owned());
+        let base = address.trim_end_matches('/');
+        let base = base.strip_suffix("/v1").unwrap_or(base);
+        let uri = base.parse::<Uri>().map_err(|_| wrong())?;
+        let authority = uri.authority().filter(|_| uri.scheme_str() == Some("http"));
+        let authority = authority.filter(|_| uri.path() == "/").ok_or_else(wrong)?;
+        let name = authority
+            .host()
+            .trim_start_matches('[')
+            .trim_end_matches(']')
+            .to_owned();
+        let is_local = name == "localhost" || name == "::1" || name.starts_with("127.");
+        let port = authority.port_u16().unwrap_or(80);
+        let mut target = Self {
+            is_local,
+            connections: Connections::new(dial.unwrap_or_else(|| Dial::tcp(name, port))),
+            host: HeaderValue::from_str(authority.as_str()).map_err(|_| wrong())?,
+            key: key
+                .map(|key| bearer("the command line", &key))
+                .transpose()?,
+            model: String::new(),
+            url: base.to_owned(),
+            models: None,
+        };
+        let models = target.get("/v1/models").await;
+        target.models = models.as_ref().ok().map(|(_, models)| models.clone());
+        target.model = match model {
+            Some(model) => model,
+            None => {
+                let first = models.and_then(|(_, models)| {
+                    let id = models["data"][0]["id"].as_str().map(str::to_owned);
+                    id.ok_or_else(|| "the list is empty".to_owned())
+                });
+                let url = format!("{base}/v1/models");
+                first.map_err(|cause| TargetError::Models { url, cause })?
+            }
+        };
+        Ok(target)
+    }
+
+    /// The model that is asked for.
+    pub fn model(&self) -> &str {
+        &self.model
+    }
+
+    /// The base address, without `/v1`.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Whether the server has a loopback address.
+    pub fn is_local(&self) -> bool {
+        self.is_local
+    }
+
+    /// Asks the server what it is. Whatever it does not say is absent.
+    pub async fn describe(&self) -> Described {
+        let config = self.get("/v1/config").await.ok();
+        let entries = self
+            .models
+            .as_ref()
+            .and_then(|models| models["data"].as_array());
+        let entry =
+            entries.and_then(|entries| entries.iter().find(|entry| entry["id"] == *self.model));
+        let text = |value: Option<&Value>| value.and_then(Value::as_str).map(str::to_owned);
+        let setting = |name: &str| text(config.as_ref().and_then(|(_, config)| config.get(name)));
+        Described {
+            model: Model {
+                name: self.model.clone(),
+                revision: text(entry.and_then(|entry| entry.get("revision")))
+                    .or_else(|| setting("revision")),
+                described: entry.cloned(),
+            },
+            runtime: Runtime {
+                url: self.url.clone(),
+                server: config.as_ref().and_then(|(server, _)| server.clone()),
+                version: setting("version"),
+                config: config.map(|(_, config)| config),
+                command: None,
+            },
+        }
+    }
+
+    /// The `Server` header and the JSON body of a path.
+    async fn get(&self, path: &str) -> Result<(Option<String>, Value), String> {
+        let asked = tokio::time::timeout(PATIENCE, self.ask(path)).await;
+        asked.unwrap_or_else(|_| Err(format!("no answer within {} s", PATIENCE.as_secs())))
+    }
+
+    async fn ask(&self, path: &str) -> Result<(Option<String>, Value), String> {
+        let mut request = Request::get(path).header(HOST, self.host.clone());
+        if let Some(key) = &self.key {
+            request = request.header(AUTHORIZATION, key.clone());
+        }
+        let request = request
+            .body(Body::new(Bytes::new()))
+            .map_err(|error| error.to_string())?;
+        let mut connection = self.connections.open().await?;
+        let response = connection
+            .send(request)
+            .await
+            .map_err(|error| match error {
+                SendError::WasClosed => "the server closed the connection".to_owned(),
+                SendError::Other(cause) => cause,
+            })?;
+        if !response.status().is_success() {
+            return Err(format!("status {}", response.status()));
+        }
+        let server = response
+            .headers()
+            .get(SERVER)
+            .and_then(|server| server.to_str().ok());
+        let server = server.map(str::to_owned);
+        let body = response
+            .into_body()
+            .collect()
+            .await
+            .map_err(|error| chain(&error))?;
+        let value = serde_json::from_slice(&body.to_bytes()).map_err(|error| error.to_string())?;
+        Ok((server, value))
+    }
+}
+
+/// The key of a tenant.
+pub(super) fn key_of(tenant: &str, variable: &str) -> Result<HeaderValue, TargetError> {
+    let key = std::env::var(variable).ok().filter(|key| !key.is_empty());
+    let missing = || TargetError::NoKey {
+        tenant: tenant.to_owned(),
+        variable: variable.to_owned(),
+    };
+    bearer(tenant, &key.ok_or_else(missing)?)
+}
+
+fn bearer(whose: &str, key: &str) -> Result<HeaderValue, TargetError> {
+    let value = HeaderValue::from_str(&format!("Bearer {key}"));
+    let mut value = value.map_err(|_| TargetError::Key(whose.to_owned()))?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn target(address: &str) -> Result<Target, TargetError> {
+        Target::new(address, Some("m".to_owned()), None).await
+    }
+
+    #[tokio::test]
+    async fn an_address_of_another_kind_is_refused() {
+        for address in [
+            "https://example.org",
+            "127.0.0.1:8000",
+            "http://",
+            "",
+            "http://h/path",
+        ] {
+            let error = target(address).await.unwrap_err();
+            assert!(matches!(error, TargetError::Address(_)), "{address}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_base_with_or_without_its_version_is_the_same_server() {
+        for address in [
+            "http://127.0.0.1:1",
+            "http://127.0.0.1:1/",
+            "http://127.0.0.1:1/v1",
+            "http://127.0.0.1:1/v1/",
+        ] {
+            let target = target(address).await.unwrap();
+            assert_eq!(target.url(), "http://127.0.0.1:1");
+            assert!(target.is_local());
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! One run, from a workload and a server to rows and a manifest. The commands print; this does not.
+
+use std::io;
+use std::time::{Duration, SystemTime};
+
+use serve_core::Span;
+use thiserror::Error;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::client_load::Watch;
+use crate::definitions;
+use crate::drive::{Driving, Timer, drive};
+use crate::folder::{FolderError, Run, RunFolder};
+use crate::hardware::Hardware;
+use crate::http::{HttpClient, Target, TargetError};
+use crate::manifest::{
+    self, Artifact, Manifest, ManifestError, Measurement, Source, WorkloadLayer,
+};
+use crate::record::{Outcome, Record, RowWriter};
+use crate::spec::SpecError;
+use crate::workload::Workload;
+
+/// What a run is besides its workload and its server.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Where rows and manifest go; nowhere when absent.
+    pub folder: Option<RunFolder>,
+    /// The start of the run's clock. A moment ahead, so that the first request is not late.
+    pub origin: Instant,
+    /// The command line, for the manifest.
+    pub command: Vec<String>,
+    /// The command that started the server, when the caller did.
+    pub server_command: Option<Vec<String>>,
+    /// Turns true when the run is to be stopped.
+    pub stop: watch::Receiver<bool>,
+}
+
+impl Settings {
+    /// A run that starts now and goes nowhere.
+    pub fn new(stop: watch::Receiver<bool>) -> Self {
+        Self {
+            folder: None,
+            origin: Instant::now() + Duration::from_millis(50),
+            command: std::env::args().collect(),
+            server_command: None,
+            stop,
+        }
+    }
+}
+
+/// A run that could not be made.
+#[derive(Debug, Error)]
+pub enum MeasureError {
+    /// The server cannot be asked.
+    #[error(transparent)]
+    Target(#[from] TargetError),
+    /// The folder cannot be used.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    /// The manifest cannot be written.
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+    /// The specification cannot be written down.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// The rows cannot be written.
+    #[error("cannot write rows: {0}")]
+    Rows(#[from] io::Error),
+    /// No warm-up request was answered: the server does not work, and a load would measure that.
+    #[error("none of the {requests} warm-up requests got an answer; the first: {cause}")]
+    Warmup {
+        /// How many there were.
+        requests: u64,
+        /// What went wrong.
+        cause: String,
+    },
+}
+
+/// Warms the server, sends the workload, and keeps a row for each attempt. `on_row` sees each as it
+/// ends.
+///
+/// # Errors
+///
+/// [`MeasureError`] when the run cannot be made. A server that refuses or fails is no error: that is
+/// what rows are for.
+pub async fn measure(
+    target: &Target,
+    workload: &Workload,
+    settings: Settings,
+    mut on_row: impl FnMut(&Record),
+) -> Result<Run, MeasureError> {
+    raise_open_files_limit();
+    let client = HttpClient::new(target, workload.spec())?;
+    let mut manifest = manifest_before(target, workload, &settings).await?;
+    let mut writer = settings
+        .folder
+        .as_ref()
+        .map(RunFolder::create)
+        .transpose()?;
+    warm_up(workload, &client, &settings).await?;
+
+    // Hashing and warming took their time; the clock starts after them.
+    let origin = settings
+        .origin
+        .max(Instant::now() + Duration::from_millis(20));
+    manifest.artifact.started = utc(origin);
+    let watch = Watch::start();
+    let driving = Driving {
+        origin,
+        patience: workload.spec().measure.timeout_s.secs().into(),
+        timer: Timer::Thread,
+        stop: settings.stop.clone(),
+    };
+    let (mut records, mut written) = (Vec::new(), Ok(()));
+    drive(workload, client, driving, |record| {
+        if let (Some(writer), Ok(())) = (&mut writer, &written) {
+            written = writer.write(&record);
+        }
+        on_row(&record);
+        records.push(record);
+    })
+    .await;
+    manifest.measurement.client = Some(watch.stop());
+    manifest.artifact.ended = utc(Instant::now());
+    manifest.artifact.interrupted = *settings.stop.borrow();
+    written?;
+    if let (Some(writer), Some(folder)) = (writer, &settings.folder) {
+        finish(writer, &mut manifest)?;
+        manifest.write(&folder.manifest())?;
+    }
+    Ok(Run { manifest, records })
+}
+
+fn finish<W: io::Write>(writer: RowWriter<W>, manifest: &mut Manifest) -> io::Result<()> {
+    (manifest.artifact.rows, manifest.artifact.rows_sha256) = writer.finish()?;
+    Ok(())
+}
+
+/// A few requests, one after another, whose rows nobody sees.
+async fn warm_up(
+    workload: &Workload,
+    client: &HttpClient,
+    settings: &Settings,
+) -> Result<(), MeasureError> {
+    let requests = workload.spec().measure.warmup_requests;
+    let Some(workload) = workload.warm_up(requests) else {
+        return Ok(());
+    };
+    let driving = Driving {
+        origin: Instant::now(),
+        patience: workload.spec().measure.timeout_s.secs().into(),
+        timer: Timer::Runtime,
+        stop: settings.stop.clone(),
+    };
+    let (mut ok, mut cause) = (0, None);
+    drive(&workload, client.clone(), driving, |record| {
+        match record.outcome {
+            Outcome::Ok => ok += 1,
+            _ => cause = cause.take().or(record.error),
+        }
+    })
+    .await;
+    match ok == 0 && !*settings.stop.borrow() {
+        true => Err(MeasureError::Warmup {
+            requests,
+            cause: cause.unwrap_or_default(),
+        }),
+        false => Ok(()),
+    }
+}
+
+async fn manifest_before(
+    target: &Target,
+    workload: &Workload,
+    settings: &Settings,
+) -> Result<Manifest, MeasureError> {
+    let spec = workload.spec();
+    let mut described = target.describe().await;
+    described
+        .runtime
+        .command
+        .clone_from(&settings.server_command);
+    let classes = spec
+        .classes
+        .iter()
+        .filter_map(|class| Some((class.name.clone(), class.slo?)));
+    Ok(Manifest {
+        format: manifest::FORMAT.to_owned(),
+        version: manifest::VERSION,
+        source: Source::Measured,
+        model: described.model,
+        runtime: described.runtime,
+        hardware: Hardware::of_this_machine(target.is_local()),
+        workload: layer(workload)?,
+        measurement: Measurement {
+            definitions: definitions::by_name(),
+            warmup_requests: spec.measure.warmup_requests,
+            warmup_ns: Span::from_secs_f64(spec.measure.warmup_s).as_nanos(),
+            timeout_ms: spec.measure.timeout_s.secs().as_millis(),
+            slo: spec.slo,
+            slo_by_class: classes.collect(),
+            delivery: spec.measure.delivery,
+            client: None,
+        },
+        artifact: Artifact {
+            bench_version: env!("CARGO_PKG_VERSION").to_owned(),
+            bench_commit: option_env!("SERVE_BENCH_COMMIT").map(str::to_owned),
+            command: settings.command.clone(),
+            ..Artifact::default()
+        },
+    })
+}
+
+/// Layer 4 of the manifest of a workload, for simulations as well.
+///
+/// # Errors
+///
+/// [`SpecError`] where the specification has no TOML form.
+pub fn layer(workload: &Workload) -> Result<WorkloadLayer, SpecError> {
+    let spec = workload.spec();
+    Ok(WorkloadLayer {
+        name: spec.name.clone(),
+        spec: spec.to_toml()?,
+        seed: spec.seed,
+        requests: workload.requests(),
+        requests_sha256: workload.sha256(),
+        files_sha256: workload.files_sha256().clone(),
+    })
+}
+
+/// An open loop without a cap needs a socket for each request under way.
+fn raise_open_files_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // Where it cannot be raised, a connection that cannot be opened has a row that says so.
+    let _ = setrlimit(Resource::Nofile, limit);
+}
+
+/// The wall clock at an instant, as RFC 3339.
+fn utc(at: Instant) -> String {
+    let ahead = at.saturating_duration_since(Instant::now());
+    humantime::format_rfc3339_millis(SystemTime::now() + ahead).to_string()
+}
