@@ -74,6 +74,8 @@ pub enum CancelReason {
     Client,
     /// Its deadline passed.
     Deadline,
+    /// It was to have started by now and still waited.
+    QueueTimeout,
     /// The server is shutting down and its grace period is over.
     Drain,
 }

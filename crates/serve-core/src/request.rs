@@ -44,6 +44,7 @@ pub struct Request {
     tenant: TenantId,
     class: Class,
     deadline: Option<Time>,
+    start_by: Option<Time>,
     sampling: Sampling,
     stop_tokens: Arc<[TokenId]>,
 }
@@ -103,6 +104,7 @@ impl Request {
             tenant: TenantId::default(),
             class: Class::HIGHEST,
             deadline: None,
+            start_by: None,
             sampling: Sampling::GREEDY,
             stop_tokens: Arc::default(),
         })
@@ -127,6 +129,14 @@ impl Request {
     #[must_use]
     pub fn with_deadline(mut self, deadline: Option<Time>) -> Self {
         self.deadline = deadline;
+        self
+    }
+
+    /// Whoever has not started by this point is answered as expired and never run. Who has started
+    /// is not concerned, a request that waits again after a preemption included.
+    #[must_use]
+    pub fn with_start_by(mut self, start_by: Option<Time>) -> Self {
+        self.start_by = start_by;
         self
     }
 
@@ -188,6 +198,11 @@ impl Request {
     /// After this the answer is of no use.
     pub fn deadline(&self) -> Option<Time> {
         self.deadline
+    }
+
+    /// Who has not started by this point is not to be run.
+    pub fn start_by(&self) -> Option<Time> {
+        self.start_by
     }
 
     /// How tokens are chosen.

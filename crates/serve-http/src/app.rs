@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use axum::body::{Body, Bytes};
 use axum::extract::{Path, Request, State as Shared};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
-use axum::middleware;
+use axum::middleware::{self, Next};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -18,7 +17,7 @@ use crate::api::{
 };
 use crate::error::{ForCapacity, Problem};
 use crate::generate::Generation;
-use crate::idempotency;
+use crate::idempotency::{self, BodyHash};
 use crate::lifecycle::State;
 use crate::metrics::{Arrived, CONTENT_TYPE};
 use crate::request_id;
@@ -30,6 +29,16 @@ use crate::terms::{Caller, Terms};
 
 /// All paths over one server state.
 pub fn app(service: Arc<Service>) -> Router {
+    over(service, paths())
+}
+
+/// The same for connections beyond those that may be: only whoever watches the server is answered.
+pub(crate) fn crowded(service: Arc<Service>) -> Router {
+    let refuse = middleware::from_fn_with_state(Arc::clone(&service), refuse_surplus);
+    over(service, paths().layer(refuse))
+}
+
+fn paths() -> Router<Arc<Service>> {
     Router::new()
         .route("/", get(page))
         .route("/v1/chat/completions", post(generate::<ChatRequest>))
@@ -44,12 +53,33 @@ pub fn app(service: Arc<Service>) -> Router {
         .route("/health/ready", get(ready))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
+}
+
+fn over(service: Arc<Service>, paths: Router<Arc<Service>>) -> Router {
+    paths
         .layer(middleware::map_response_with_state(
             Arc::clone(&service),
             capacity_status,
         ))
         .layer(middleware::from_fn(request_id::attach))
         .with_state(service)
+}
+
+async fn refuse_surplus(
+    Shared(service): Shared<Arc<Service>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let path = request.uri().path();
+    let mut response = if path == "/metrics" || path.starts_with("/health") {
+        next.run(request).await
+    } else {
+        let max = service.settings().connections.connections_max;
+        Problem::TooManyConnections { max }.into_response()
+    };
+    let close = HeaderValue::from_static("close");
+    response.headers_mut().insert(header::CONNECTION, close);
+    response
 }
 
 async fn page() -> Html<&'static str> {
@@ -127,16 +157,20 @@ async fn answer<A: Ask>(
     let caller = Caller::of(&request, settings)?;
     let key = idempotency_key(&request, settings)?;
     let serving = service.serving()?;
-    let body = json_body(request, settings.body_bytes_max).await?;
-    let ask = A::read(&body)?;
+    let body = service.bodies().read_json(request).await?;
+    let ask = A::read(&body.bytes)?;
     let (stream, usage) = (ask.options().stream, ask.options().include_usage);
     let terms = caller.terms(ask.options(), settings)?;
     if let Some(text) = key {
         let once = Once::new(A::ENDPOINT, text, &terms, stream)?;
+        let hash = BodyHash::of(&body.bytes);
+        // Read and parsed, it need not be kept while the answer is made.
+        drop(body);
         let worker = Arc::clone(service);
         let work = async move { ask.start(worker.serving()?, terms).await };
-        return once.answer(service, &body, work).await;
+        return once.answer(service, hash, work).await;
     }
+    drop(body);
     let (header, mut generation) = ask.start(serving, terms).await?;
     if stream {
         if let Some(arrived) = arrived.take() {
@@ -183,7 +217,7 @@ impl Once {
     async fn answer(
         self,
         service: &Service,
-        body: &[u8],
+        body: BodyHash,
         begun: impl Future<Output = Result<(Header, Generation), Problem>> + Send + 'static,
     ) -> Result<Response, Problem> {
         let work = async move {
@@ -306,46 +340,4 @@ async fn method_not_allowed(request: Request) -> Problem {
         method: request.method().to_string(),
         path: request.uri().path().to_owned(),
     }
-}
-
-/// Reads a body that is declared as JSON and not longer than `bytes_max`. The declaration is
-/// required because it is what keeps a foreign web page from sending requests to a server on its
-/// visitor's own machine.
-async fn json_body(request: Request, bytes_max: usize) -> Result<Bytes, Problem> {
-    let content_type = request.headers().get(header::CONTENT_TYPE);
-    if !content_type.is_some_and(is_json) {
-        let given = content_type.map(|value| String::from_utf8_lossy(value.as_bytes()));
-        return Err(Problem::MediaType {
-            given: given.map_or_else(|| "absent".to_owned(), |given| format!("{given:?}")),
-        });
-    }
-    read(request.into_body(), bytes_max).await
-}
-
-async fn read(body: Body, bytes_max: usize) -> Result<Bytes, Problem> {
-    use axum::body::HttpBody;
-
-    let too_large = Problem::TooLarge { max: bytes_max };
-    if body.size_hint().lower() > bytes_max as u64 {
-        return Err(too_large);
-    }
-    axum::body::to_bytes(body, bytes_max)
-        .await
-        .map_err(|error| {
-            let cause = std::error::Error::source(&error).map(ToString::to_string);
-            // The limit's own error type is not public; its message is.
-            if cause.is_some_and(|cause| cause.contains("length limit exceeded")) {
-                too_large
-            } else {
-                Problem::Body
-            }
-        })
-}
-
-fn is_json(value: &HeaderValue) -> bool {
-    let Ok(value) = value.to_str() else {
-        return false;
-    };
-    let essence = value.split(';').next().unwrap_or_default().trim();
-    essence.eq_ignore_ascii_case("application/json")
 }

@@ -143,6 +143,24 @@ pub enum Problem {
         /// The most that is read.
         max: usize,
     },
+    /// The body did not come in time.
+    #[error("the body took longer than {seconds} s")]
+    SlowBody {
+        /// What it may take.
+        seconds: f64,
+    },
+    /// The bodies that are being read take all the memory that they may.
+    #[error("the bodies of other requests take the {max} bytes that there are for them")]
+    BodiesFull {
+        /// The most that they may take.
+        max: usize,
+    },
+    /// As many connections are open as may be.
+    #[error("{max} connections are open, which is the most")]
+    TooManyConnections {
+        /// The most that may be.
+        max: u32,
+    },
     /// The body broke off.
     #[error("the body could not be read to its end")]
     Body,
@@ -234,6 +252,9 @@ impl Problem {
             Self::MediaType { .. } => {
                 invalid(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type")
             }
+            Self::SlowBody { .. } => invalid(StatusCode::REQUEST_TIMEOUT, "body_timeout"),
+            Self::BodiesFull { .. } => unavailable("overloaded"),
+            Self::TooManyConnections { .. } => unavailable("too_many_connections"),
             Self::TooLarge { .. } => invalid(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"),
             Self::Unauthorized(_) => invalid(StatusCode::UNAUTHORIZED, "invalid_api_key"),
             Self::ClassForbidden { .. } => invalid(StatusCode::FORBIDDEN, "class_forbidden"),
@@ -254,6 +275,7 @@ impl Problem {
                 family: "server_error",
                 code: "deadline_exceeded",
             },
+            Self::Cancelled(CancelReason::QueueTimeout) => unavailable("queue_timeout"),
             Self::Cancelled(CancelReason::Client) => bad_request("cancelled"),
             Self::SlowReader { .. } => bad_request("slow_reader"),
         }
@@ -290,10 +312,15 @@ impl Problem {
     /// Whether the server lacks the capacity now and may have it later; the settings say which
     /// status that has.
     pub fn is_capacity(&self) -> bool {
-        let Self::Refused(Refusal::Later { limit, .. }) = self else {
-            return false;
-        };
-        !matches!(limit, Limit::Draining | Limit::TenantRate { .. })
+        match self {
+            Self::Refused(Refusal::Later { limit, .. }) => {
+                !matches!(limit, Limit::Draining | Limit::TenantRate { .. })
+            }
+            Self::BodiesFull { .. }
+            | Self::TooManyConnections { .. }
+            | Self::Cancelled(CancelReason::QueueTimeout) => true,
+            _ => false,
+        }
     }
 
     /// The error object, as it stands in a body or in a stream.
@@ -321,6 +348,13 @@ impl IntoResponse for Problem {
             response
                 .headers_mut()
                 .insert(header::WWW_AUTHENTICATE, bearer);
+        }
+        if matches!(
+            self,
+            Self::SlowBody { .. } | Self::TooManyConnections { .. }
+        ) {
+            let close = HeaderValue::from_static("close");
+            response.headers_mut().insert(header::CONNECTION, close);
         }
         if let Some(wait) = self.retry_after() {
             // The header counts whole seconds; rounding down would invite the client too early.
@@ -401,6 +435,7 @@ fn because(reason: CancelReason) -> &'static str {
     match reason {
         CancelReason::Client => "the client called it off",
         CancelReason::Deadline => "its deadline passed",
+        CancelReason::QueueTimeout => "it waited longer than it was to and was never run",
         CancelReason::Drain => "the server is shutting down",
     }
 }

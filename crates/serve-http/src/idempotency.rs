@@ -47,7 +47,7 @@ pub(crate) struct Key {
 
 /// Tells one body from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct BodyHash([u8; 32]);
+pub(crate) struct BodyHash([u8; 32]);
 
 /// The answers of keys that are known, and the work on those that are not answered yet.
 #[derive(Debug)]
@@ -104,11 +104,11 @@ impl Answers {
     pub(crate) async fn answer(
         self: &Arc<Self>,
         key: Key,
-        body: &[u8],
+        body: BodyHash,
         patience: Option<Span>,
         work: impl Future<Output = Outcome> + Send + 'static,
     ) -> Result<Response, Problem> {
-        match self.claim(key, BodyHash::of(body), work) {
+        match self.claim(key, body, work) {
             Claimed::Own(work) => Ok(json(work.await?)),
             Claimed::Shared(work) => {
                 // The work ends by the terms of the request that began it; these may be shorter.
@@ -197,7 +197,7 @@ impl Drop for Claim {
 }
 
 impl BodyHash {
-    fn of(body: &[u8]) -> Self {
+    pub(crate) fn of(body: &[u8]) -> Self {
         Self(Sha256::digest(body).into())
     }
 }

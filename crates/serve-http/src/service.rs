@@ -9,6 +9,7 @@ use serve_sched::Policies;
 use thiserror::Error;
 use tracing::{info, warn};
 
+use crate::body::Bodies;
 use crate::error::Problem;
 use crate::idempotency::Answers;
 use crate::lifecycle::{Lifecycle, State};
@@ -56,6 +57,7 @@ pub struct Service {
     serving: OnceLock<Serving>,
     answers: Arc<Answers>,
     metrics: Arc<Metrics>,
+    bodies: Bodies,
     /// Makes ids and default seeds differ from those of the process before.
     boot: u64,
 }
@@ -69,6 +71,7 @@ impl Service {
         let (ttl, bytes_max) = (settings.idempotency_ttl, settings.idempotency_bytes_max);
         Arc::new(Self {
             answers: Answers::new(Span::from(ttl), bytes_max),
+            bodies: Bodies::new(settings.connections),
             settings,
             lifecycle: Arc::default(),
             serving: OnceLock::new(),
@@ -85,6 +88,11 @@ impl Service {
     /// The answers of idempotency keys.
     pub(crate) fn answers(&self) -> &Arc<Answers> {
         &self.answers
+    }
+
+    /// The bodies that are being read.
+    pub(crate) fn bodies(&self) -> &Bodies {
+        &self.bodies
     }
 
     /// What is counted and measured.

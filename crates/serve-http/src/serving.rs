@@ -153,12 +153,14 @@ impl Serving {
             tenant,
             class,
             timeout,
+            queue_timeout,
             request_name,
         } = job.terms;
         let mut request = Request::new(id, job.arrival, job.prompt, output_tokens_max)?
             .with_tenant(tenant)
             .with_class(class)
             .with_deadline(timeout.map(|timeout| job.arrival + timeout))
+            .with_start_by(queue_timeout.map(|timeout| job.arrival + timeout))
             .with_sampling(sampling);
         if !options.ignore_eos {
             request = request.with_stop_tokens(Arc::clone(self.text.stop_tokens()));

@@ -12,12 +12,14 @@ use crate::auth::Keys;
 pub struct Settings {
     /// Requests that may wait beside those that run; 0 lets any number wait.
     pub queue_cap: u32,
+    /// What one connection and one body may cost.
+    pub connections: ConnectionSettings,
     /// How long accepted work may go on once the server is told to stop.
     pub drain_timeout: Duration,
-    /// Bytes of one request's body at most.
-    pub body_bytes_max: usize,
     /// How long a request may take in all, waiting included.
     pub request_timeout: Option<Duration>,
+    /// How long a request may wait before its first step.
+    pub queue_timeout: Option<Duration>,
     /// How long no step may end while there is work, before the server says that it is stalled.
     pub stalled_after: Duration,
     /// How long the answer to an `Idempotency-Key` is given again; zero takes no heed of keys.
@@ -32,6 +34,41 @@ pub struct Settings {
     pub keys: Keys,
     /// What `GET /v1/config` shows. It must hold no secret.
     pub shown: Value,
+}
+
+/// What one connection and one body may cost. Each limit bounds what a client can hold without
+/// sending a request that is worth it; `None`, and 0 for [`connections_max`](Self::connections_max),
+/// is no limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionSettings {
+    /// Connections at most.
+    pub connections_max: u32,
+    /// From the first byte of a request, or a new connection, to the last of the headers.
+    pub header_timeout: Option<Duration>,
+    /// From the headers to the last byte of the body.
+    pub body_timeout: Option<Duration>,
+    /// From the end of an answer to the first byte of the next request.
+    pub keep_alive_timeout: Option<Duration>,
+    /// How long a client may take in nothing of an answer that is ready.
+    pub write_timeout: Option<Duration>,
+    /// Bytes of one request's body at most.
+    pub body_bytes_max: usize,
+    /// Bytes of all bodies together that are being read.
+    pub bodies_bytes_max: usize,
+}
+
+impl Default for ConnectionSettings {
+    fn default() -> Self {
+        Self {
+            connections_max: 8_192,
+            header_timeout: Some(Duration::from_secs(10)),
+            body_timeout: Some(Duration::from_secs(30)),
+            keep_alive_timeout: Some(Duration::from_secs(75)),
+            write_timeout: Some(Duration::from_secs(30)),
+            body_bytes_max: 8 << 20,
+            bodies_bytes_max: 256 << 20,
+        }
+    }
 }
 
 /// The status of a refusal for want of capacity.
@@ -56,9 +93,10 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             queue_cap: 256,
+            connections: ConnectionSettings::default(),
             drain_timeout: Duration::from_secs(30),
-            body_bytes_max: 8 << 20,
             request_timeout: None,
+            queue_timeout: None,
             stalled_after: Duration::from_secs(60),
             idempotency_ttl: Duration::from_secs(600),
             idempotency_bytes_max: 64 << 20,

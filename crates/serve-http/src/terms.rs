@@ -1,9 +1,10 @@
 //! On what terms a request is served: for whom, in which class, and by when.
 //!
-//! A client says the class and the time limit in a header or in the body, whichever is easier for
-//! it. The class can be its own or a lower one; the server's own time limit is the longest.
+//! A client says the class and the time limits in a header or in the body, whichever is easier for
+//! it. The class can be its own or a lower one; the server's own time limits are the longest.
 
 use std::num::NonZeroU64;
+use std::time::Duration;
 
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName};
@@ -19,6 +20,8 @@ use crate::settings::Settings;
 pub const CLASS_HEADER: HeaderName = HeaderName::from_static("x-request-class");
 /// The header that says how many milliseconds the whole answer may take.
 pub const TIMEOUT_HEADER: HeaderName = HeaderName::from_static("x-request-timeout-ms");
+/// The header that says how many milliseconds the request may wait before its first step.
+pub const QUEUE_TIMEOUT_HEADER: HeaderName = HeaderName::from_static("x-request-queue-timeout-ms");
 
 /// The longest time limit that a client may ask for: a day.
 pub const TIMEOUT_MS_MAX: u64 = 86_400_000;
@@ -29,6 +32,7 @@ pub(crate) struct Caller {
     pub(crate) identity: Identity,
     class: Option<String>,
     timeout_ms: Option<NonZeroU64>,
+    queue_timeout_ms: Option<NonZeroU64>,
     request_name: Option<String>,
 }
 
@@ -41,6 +45,8 @@ pub struct Terms {
     pub class: Class,
     /// How long the whole answer may take, from the arrival on.
     pub timeout: Option<Span>,
+    /// How long it may wait before its first step, from the arrival on.
+    pub queue_timeout: Option<Span>,
     /// The name in `x-request-id`.
     pub request_name: Option<String>,
 }
@@ -58,7 +64,8 @@ impl Caller {
         Ok(Self {
             identity,
             class: text(headers, &CLASS_HEADER)?.map(ToOwned::to_owned),
-            timeout_ms: timeout_ms(headers)?,
+            timeout_ms: millis(headers, &TIMEOUT_HEADER)?,
+            queue_timeout_ms: millis(headers, &QUEUE_TIMEOUT_HEADER)?,
             request_name: name.map(|name| name.0.clone()),
         })
     }
@@ -78,16 +85,19 @@ impl Caller {
             ("x-request-timeout-ms", self.timeout_ms),
             ("timeout_ms", options.timeout_ms),
         )?;
+        let queue_timeout_ms = agreed(
+            ("x-request-queue-timeout-ms", self.queue_timeout_ms),
+            ("queue_timeout_ms", options.queue_timeout_ms),
+        )?;
         let class = match class {
             None => self.identity.class,
             Some((param, name)) => class_named(param, name, self.identity.class, settings)?,
         };
-        let own = timeout_ms.map(|(_, millis)| Span::from_millis(millis.get()));
-        let server = settings.request_timeout.map(Span::from);
         Ok(Terms {
             tenant: self.identity.tenant,
             class,
-            timeout: own.into_iter().chain(server).min(),
+            timeout: shorter(timeout_ms, settings.request_timeout),
+            queue_timeout: shorter(queue_timeout_ms, settings.queue_timeout),
             request_name: self.request_name,
         })
     }
@@ -120,6 +130,12 @@ fn class_named(
     }
 }
 
+/// The shorter of what the client and the server allow.
+fn shorter(own: Option<(&'static str, NonZeroU64)>, server: Option<Duration>) -> Option<Span> {
+    let own = own.map(|(_, millis)| Span::from_millis(millis.get()));
+    own.into_iter().chain(server.map(Span::from)).min()
+}
+
 /// What header and body say, with the name of the place that said it.
 fn agreed<T: PartialEq>(
     header: (&'static str, Option<T>),
@@ -139,15 +155,15 @@ fn agreed<T: PartialEq>(
     }
 }
 
-fn timeout_ms(headers: &HeaderMap) -> Result<Option<NonZeroU64>, Problem> {
-    let Some(value) = text(headers, &TIMEOUT_HEADER)? else {
+fn millis(headers: &HeaderMap, name: &HeaderName) -> Result<Option<NonZeroU64>, Problem> {
+    let Some(value) = text(headers, name)? else {
         return Ok(None);
     };
     let millis = value.parse().ok().and_then(NonZeroU64::new);
     match millis.filter(|millis| millis.get() <= TIMEOUT_MS_MAX) {
         Some(millis) => Ok(Some(millis)),
         None => Err(Problem::Value {
-            param: TIMEOUT_HEADER.to_string(),
+            param: name.to_string(),
             accepted: format!("an integer from 1 to {TIMEOUT_MS_MAX}"),
             given: format!("{:?}", shortened(value)),
         }),

@@ -251,8 +251,8 @@ impl Dispatcher {
     /// changed. [`next`](Self::next) does it too.
     pub fn handle_timeout(&mut self, now: Time) {
         let now = self.advance(now);
-        while let Some(request) = self.gate.next_due(now) {
-            self.answer_cancelled(&request, 0, CancelReason::Deadline);
+        while let Some((request, reason)) = self.gate.next_due(now) {
+            self.answer_cancelled(&request, 0, reason);
         }
         while let Some(&(deadline, id)) = self.deadlines.first()
             && deadline <= now

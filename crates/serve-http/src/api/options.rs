@@ -34,6 +34,8 @@ pub struct Options {
     pub class: Option<String>,
     /// Milliseconds that the whole answer may take, where no header says it.
     pub timeout_ms: Option<NonZeroU64>,
+    /// Milliseconds that the request may wait before its first step, where no header says it.
+    pub queue_timeout_ms: Option<NonZeroU64>,
     /// What the client sets of the sampling parameters.
     pub sampling: SamplingOptions,
 }
@@ -106,7 +108,8 @@ impl Options {
             stream,
             include_usage: include_usage(fields, stream)?,
             class: fields.string("request_class")?,
-            timeout_ms: timeout_ms(fields)?,
+            timeout_ms: timeout_ms(fields, "timeout_ms")?,
+            queue_timeout_ms: timeout_ms(fields, "queue_timeout_ms")?,
             sampling: SamplingOptions::take(fields)?,
         })
     }
@@ -129,8 +132,8 @@ fn output_tokens_max(fields: &mut Fields) -> Result<Option<NonZeroU32>, Problem>
     }
 }
 
-fn timeout_ms(fields: &mut Fields) -> Result<Option<NonZeroU64>, Problem> {
-    let millis = fields.integer("timeout_ms", 1..=TIMEOUT_MS_MAX.cast_signed())?;
+fn timeout_ms(fields: &mut Fields, name: &str) -> Result<Option<NonZeroU64>, Problem> {
+    let millis = fields.integer(name, 1..=TIMEOUT_MS_MAX.cast_signed())?;
     Ok(millis.map(i64::cast_unsigned).and_then(NonZeroU64::new))
 }
 

@@ -10,6 +10,7 @@ mod histogram;
 mod text;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serve_core::Span;
@@ -38,6 +39,8 @@ pub(crate) enum End {
 #[derive(Debug)]
 pub(crate) struct Metrics {
     tally: Mutex<Tally>,
+    connections: Arc<AtomicU64>,
+    connections_dropped: AtomicU64,
     ttft_seconds: Histogram,
     queue_seconds: Histogram,
     step_seconds: Histogram,
@@ -70,6 +73,8 @@ impl Metrics {
         let seconds = || Histogram::doubling(1e-5, 24);
         Arc::new(Self {
             tally: Mutex::default(),
+            connections: Arc::default(),
+            connections_dropped: AtomicU64::default(),
             ttft_seconds: seconds(),
             queue_seconds: seconds(),
             step_seconds: seconds(),
@@ -111,6 +116,17 @@ impl Metrics {
         self.release_lag_seconds.observe(lag.as_secs_f64());
     }
 
+    /// A connection has been opened. It is counted until what is returned is dropped.
+    pub(crate) fn connected(&self) -> Connected {
+        self.connections.fetch_add(1, Ordering::Relaxed);
+        Connected(Arc::clone(&self.connections))
+    }
+
+    /// A connection has been closed unheard.
+    pub(crate) fn connection_dropped(&self) {
+        self.connections_dropped.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// All of it as text.
     pub(crate) fn text(&self, snapshot: &Snapshot) -> String {
         let mut text = Text::default();
@@ -142,6 +158,16 @@ impl Metrics {
             "serve_release_lag_seconds",
             "Time from a disconnect, an abort or a deadline until all that the request held was free",
             &self.release_lag_seconds,
+        );
+        text.gauge(
+            "serve_connections",
+            "Connections that are open",
+            self.connections.load(Ordering::Relaxed),
+        );
+        text.counter(
+            "serve_connections_dropped_total",
+            "Connections that were closed unheard because there were too many",
+            self.connections_dropped.load(Ordering::Relaxed),
         );
         let states = snapshot.states.iter();
         text.gauges(
@@ -270,6 +296,16 @@ impl Arrived {
 impl Drop for Arrived {
     fn drop(&mut self) {
         self.end(End::Cancelled, None);
+    }
+}
+
+/// A connection that is open while this is held.
+#[derive(Debug)]
+pub(crate) struct Connected(Arc<AtomicU64>);
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

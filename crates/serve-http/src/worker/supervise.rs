@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use serve_core::{Backend, Limits, RequestId};
-use serve_sched::{Engine, Policies, Scheduler};
+use serve_core::{Backend, Limits, Request, RequestId, TokenId};
+use serve_sched::{Engine, Policies, Progress, Scheduler};
 use tokio::sync::mpsc;
 use tracing::{error, info};
 
@@ -31,6 +31,9 @@ const ATTEMPTS_MAX: u32 = 3;
 
 /// Before the second attempt, and twice as long before each further one.
 const PAUSE: Duration = Duration::from_millis(200);
+
+/// The request that a new backend runs first; those of clients count from 1.
+const WARM_UP: RequestId = RequestId::new(0);
 
 pub(super) type AnyEngine = Engine<Box<dyn Backend + Send>>;
 
@@ -148,8 +151,39 @@ impl Supervisor {
         if backend.limits() != self.limits {
             return Err("it holds something else than the one before".to_owned());
         }
+        let warm = catch_unwind(AssertUnwindSafe(|| self.warm_up(backend)));
+        let warm = warm.unwrap_or_else(|_| Err("it panicked".to_owned()));
+        let backend = warm.map_err(|cause| format!("its first request failed: {cause}"))?;
         let scheduler = Scheduler::new(self.limits, policies).map_err(|error| error.to_string())?;
         Ok(Engine::new(scheduler, backend))
+    }
+
+    /// Has a new backend run one short request from its first step to its last, before anybody's,
+    /// under a scheduler of its own: it counts for nothing and uses up nobody's rate.
+    fn warm_up(&self, backend: Box<dyn Backend + Send>) -> Result<Box<dyn Backend + Send>, String> {
+        let scheduler = Scheduler::new(self.limits, Policies::default());
+        let mut engine = Engine::new(scheduler.map_err(|error| error.to_string())?, backend);
+        let mut now = self.clock.now();
+        let tokens = 2.min(self.limits.context_max / 2).max(1);
+        let request = Request::new(WARM_UP, now, vec![TokenId::new(0)], tokens)
+            .map_err(|error| error.to_string())?;
+        let taken = engine.scheduler_mut().submit(now, request);
+        taken.map_err(|refusal| refusal.to_string())?;
+        loop {
+            now = match engine.step(now) {
+                // What a mock has only computed need not be waited for.
+                Progress::Ran { until, .. } => until.max(self.clock.now()),
+                Progress::Idle { wake: Some(wake) } => wake,
+                Progress::Failed { error, .. } => return Err(error.to_string()),
+                // It is over, and the backend has been told to forget it.
+                Progress::Idle { wake: None } => break,
+            };
+        }
+        let (scheduler, backend) = engine.into_parts();
+        match scheduler.stats().counters.finished {
+            0 => Err("it did not finish".to_owned()),
+            _ => Ok(backend),
+        }
     }
 
     fn reading(&self) -> std::sync::MutexGuard<'_, Reading> {

@@ -3,7 +3,7 @@
 use axum::body::Body;
 use axum::http::Request;
 use serde_json::{Value, json};
-use serve_http::Settings;
+use serve_http::{ConnectionSettings, Settings};
 
 use crate::support::{Answer, Script, Server, post, serving, user};
 
@@ -491,7 +491,10 @@ async fn what_is_not_json_is_answered_with_the_place() {
 #[tokio::test]
 async fn other_mistakes_have_statuses_of_their_own() {
     let settings = Settings {
-        body_bytes_max: 1_000,
+        connections: ConnectionSettings {
+            body_bytes_max: 1_000,
+            ..ConnectionSettings::default()
+        },
         ..Settings::default()
     };
     let server = serving(Script::saying("a"), settings).await;

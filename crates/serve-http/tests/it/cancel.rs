@@ -83,6 +83,41 @@ async fn a_dropped_handler_stops_its_request() {
     settled(&server, &gate).await;
 }
 
+/// However a request that runs is called off, the step in flight is the last that holds anything of it.
+#[tokio::test]
+async fn everything_is_released_within_one_step() {
+    for way in ["disconnect", "abort", "deadline"] {
+        let (server, gate) = gated(Settings::default()).await;
+        gate.send(Word::Run).unwrap();
+        let mut body = json!({"prompt": "x", "max_tokens": 9_000, "stream": true});
+        if way == "deadline" {
+            body["timeout_ms"] = 60.into();
+        }
+        let response = server.open(post(COMPLETION, body.to_string())).await;
+        let mut stream = response.into_body().into_data_stream();
+        let first = stream.next().await.unwrap().unwrap();
+        match way {
+            "disconnect" => drop(stream),
+            "abort" => {
+                let first = String::from_utf8_lossy(&first);
+                let (_, id) = first.split_once("\"id\":\"").unwrap();
+                let id = id.split('"').next().unwrap();
+                let path = format!("/v1/requests/{id}/cancel");
+                assert_eq!(server.post(&path, json!({})).await.status, 200);
+            }
+            _ => tokio::time::sleep(std::time::Duration::from_millis(80)).await,
+        }
+        let worker = server.service.serving().unwrap().worker();
+        let steps = worker.stats().counters.steps;
+        // Without this word the step would never end, and without another no step would follow.
+        gate.send(Word::Run).unwrap();
+        server.settled().await;
+        assert!(worker.stats().counters.steps <= steps + 1, "{way}");
+        let lag = crate::metrics::Scrape::of(&server).await;
+        assert_eq!(lag.get("serve_release_lag_seconds_count"), 1.0, "{way}");
+    }
+}
+
 #[tokio::test]
 async fn those_that_wait_leave_the_queue() {
     let (server, gate) = gated(Settings::default()).await;

@@ -250,6 +250,79 @@ async fn after_a_panic_another_backend_is_built_and_readiness_comes_back() {
 }
 
 #[tokio::test]
+async fn a_rebuilt_backend_is_not_ready_before_its_own_first_request_has_come_back() {
+    let (script, gate) = Script::saying("abc").gated();
+    gate.send(Word::Run).unwrap();
+    gate.send(Word::Run).unwrap();
+    let (failing, fails) = Script::saying("x").gated();
+    let (second, words) = Script::saying("again").gated();
+    let mut backends = vec![second, failing];
+    let rebuild = move || {
+        let next = backends.pop().ok_or("there is no third")?;
+        Ok((Box::new(next) as Box<_>, Policies::default()))
+    };
+    let service = Service::new(Settings::default());
+    let loaded = Loaded {
+        rebuild: Some(Box::new(rebuild)),
+        ..loaded(script)
+    };
+    service.launch(loaded).await.unwrap();
+    let server = Server::over(service);
+    // The first of them fails its first request, which is an attempt.
+    fails.send(Word::Fail).unwrap();
+    gate.send(Word::Panic).unwrap();
+    let answer = server.post(COMPLETION, json!({"prompt": "x"})).await;
+    assert_eq!(answer.json()["error"]["code"], "engine_stopped");
+    words.send(Word::Run).unwrap();
+    let ready = server.get("/health/ready").await;
+    assert_eq!(
+        (ready.status.as_u16(), ready.body.as_str()),
+        (503, r#"{"status":"rebuilding"}"#)
+    );
+    assert_eq!(server.get("/health/live").await.status, 200);
+    // It takes a second step, which nothing but this lets run.
+    drop(words);
+    server.service.lifecycle().reached(State::Ready).await;
+    let answer = server.post(COMPLETION, json!({"prompt": "x"})).await;
+    assert_eq!(answer.json()["choices"][0]["text"], "again");
+    server.settled().await;
+}
+
+/// A backend whose first request succeeds and whose every other panics is not built for ever.
+#[tokio::test]
+async fn a_warm_up_is_no_sign_that_a_backend_serves() {
+    let (script, gate) = Script::saying("abc").gated();
+    gate.send(Word::Run).unwrap();
+    gate.send(Word::Run).unwrap();
+    let rebuild = move || {
+        let (script, gate) = Script::saying("abc").gated();
+        for word in [Word::Run, Word::Run, Word::Panic] {
+            gate.send(word).map_err(|error| error.to_string())?;
+        }
+        Ok((Box::new(script) as Box<_>, Policies::default()))
+    };
+    let service = Service::new(Settings::default());
+    let loaded = Loaded {
+        rebuild: Some(Box::new(rebuild)),
+        ..loaded(script)
+    };
+    service.launch(loaded).await.unwrap();
+    let server = Server::over(service);
+    gate.send(Word::Panic).unwrap();
+    let mut asked = 0;
+    while server.service.lifecycle().state() != State::Failed {
+        let state = server.service.lifecycle().reached(State::Ready).await;
+        if state == State::Ready {
+            asked += 1;
+            assert!(asked <= 4, "one engine and three attempts");
+            let answer = server.post(COMPLETION, json!({"prompt": "x"})).await;
+            assert_eq!(answer.status, 503);
+        }
+    }
+    assert_eq!(asked, 4);
+}
+
+#[tokio::test]
 async fn a_backend_that_cannot_be_built_again_is_given_up() {
     let (script, gate) = Script::saying("abc").gated();
     gate.send(Word::Run).unwrap();

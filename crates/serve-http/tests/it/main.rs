@@ -10,6 +10,7 @@ mod answers;
 mod bad_input;
 mod binary;
 mod cancel;
+mod connections;
 mod deadlines;
 mod drain;
 mod faults;

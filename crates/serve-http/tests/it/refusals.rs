@@ -209,6 +209,12 @@ fn table() -> Vec<(Problem, u16, &'static str, &'static str)> {
             INVALID,
             "method_not_allowed",
         ),
+        (
+            Problem::SlowBody { seconds: 1.0 },
+            408,
+            INVALID,
+            "body_timeout",
+        ),
         (Problem::TooLarge { max: 1 }, 413, INVALID, "body_too_large"),
         (
             Problem::MediaType { given: text() },
@@ -276,6 +282,19 @@ fn table() -> Vec<(Problem, u16, &'static str, &'static str)> {
             "server_rate_exceeded",
         ),
         (later(late), 503, SERVER, "deadline_unreachable"),
+        (Problem::BodiesFull { max: 1 }, 503, SERVER, "overloaded"),
+        (
+            Problem::TooManyConnections { max: 1 },
+            503,
+            SERVER,
+            "too_many_connections",
+        ),
+        (
+            Problem::Cancelled(CancelReason::QueueTimeout),
+            503,
+            SERVER,
+            "queue_timeout",
+        ),
         (Problem::NotReady(State::Loading), 503, SERVER, "not_ready"),
         (Problem::NotReady(State::Warming), 503, SERVER, "not_ready"),
         (

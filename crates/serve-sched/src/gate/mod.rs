@@ -12,7 +12,7 @@ mod started;
 
 use std::sync::Arc;
 
-use serve_core::{Class, Limit, Refusal, Request, RequestId, Span, Time};
+use serve_core::{CancelReason, Class, Limit, Refusal, Request, RequestId, Span, Time};
 
 use crate::admit::{Admit, Load};
 use crate::journal::{Decision, Journal, Sink};
@@ -185,12 +185,21 @@ impl Gate {
         Some(self.remove(now, slot, false).request)
     }
 
-    /// Moves requests whose place has changed by `now`, and gives out one whose deadline has passed.
-    /// Call it until it returns `None`.
-    pub fn next_due(&mut self, now: Time) -> Option<Arc<Request>> {
+    /// Moves requests whose place has changed by `now`, and gives out one whose deadline has passed,
+    /// or that was to have started by now, with which of the two it is. Call it until it returns
+    /// `None`.
+    pub fn next_due(&mut self, now: Time) -> Option<(Arc<Request>, CancelReason)> {
         loop {
             match self.queue.due(now)? {
-                Due::Deadline(slot) => return Some(self.remove(now, slot, false).request),
+                Due::Expired(slot) => {
+                    let request = self.remove(now, slot, false).request;
+                    let late = request.deadline().is_some_and(|deadline| deadline <= now);
+                    let reason = match late {
+                        true => CancelReason::Deadline,
+                        false => CancelReason::QueueTimeout,
+                    };
+                    return Some((request, reason));
+                }
                 Due::Place(slot) => self.place_again(now, slot),
             }
         }

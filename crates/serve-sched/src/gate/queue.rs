@@ -39,8 +39,8 @@ struct Link {
 pub(super) enum Due {
     /// Its place may have changed.
     Place(usize),
-    /// Its deadline has passed.
-    Deadline(usize),
+    /// Its time to wait is over.
+    Expired(usize),
 }
 
 #[derive(Debug)]
@@ -76,6 +76,16 @@ impl Entry {
             key: 0,
             again: Time::MAX,
         }
+    }
+
+    /// When it is of no use any more to wait.
+    fn expires(&self) -> Option<Time> {
+        let start_by = self.request.start_by();
+        let start_by = start_by.filter(|_| self.preemptions == 0);
+        [self.request.deadline(), start_by]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     pub(super) fn view(&self) -> Waiting<'_> {
@@ -123,12 +133,11 @@ impl Queue {
     }
 
     pub(super) fn insert(&mut self, entry: Entry, order: &mut dyn Order, now: Time) {
-        let (id, deadline, sequence) =
-            (entry.request.id(), entry.request.deadline(), entry.sequence);
+        let (id, expires, sequence) = (entry.request.id(), entry.expires(), entry.sequence);
         let slot = self.entries.insert(entry);
         self.ids.insert(id, slot);
-        if let Some(deadline) = deadline {
-            self.timers.insert((deadline, true, sequence), slot);
+        if let Some(expires) = expires {
+            self.timers.insert((expires, true, sequence), slot);
         }
         self.link_newest(slot);
         let place = order.place(&self.entries[slot].view(), now);
@@ -140,8 +149,8 @@ impl Queue {
         self.leave(slot);
         let entry = self.entries.remove(slot);
         self.ids.remove(entry.request.id());
-        if let Some(deadline) = entry.request.deadline() {
-            self.timers.remove(&(deadline, true, entry.sequence));
+        if let Some(expires) = entry.expires() {
+            self.timers.remove(&(expires, true, entry.sequence));
         }
         entry
     }
@@ -178,11 +187,11 @@ impl Queue {
         after.map(|(_, entry)| entry.line.len() as u32).sum()
     }
 
-    /// What is due at `now`, one thing at a time; places before deadlines.
+    /// What is due at `now`, one thing at a time; places before expiries.
     pub(super) fn due(&self, now: Time) -> Option<Due> {
-        let (&(at, is_deadline, _), &slot) = self.timers.first_key_value()?;
-        (at <= now).then_some(if is_deadline {
-            Due::Deadline(slot)
+        let (&(at, is_expiry, _), &slot) = self.timers.first_key_value()?;
+        (at <= now).then_some(if is_expiry {
+            Due::Expired(slot)
         } else {
             Due::Place(slot)
         })

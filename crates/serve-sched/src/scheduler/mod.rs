@@ -239,12 +239,12 @@ impl Scheduler {
         }
     }
 
-    /// Answers every request whose deadline has passed and moves those whose place in the queue has
+    /// Answers every request whose deadline has passed, or that was to have started, and moves those whose place in the queue has
     /// changed. [`plan_into`](Self::plan_into) does it too.
     pub fn handle_timeout(&mut self, now: Time) {
         let now = self.advance(now);
-        while let Some(request) = self.gate.next_due(now) {
-            self.end_waiting(now, &request, End::Cancelled(CancelReason::Deadline));
+        while let Some((request, reason)) = self.gate.next_due(now) {
+            self.end_waiting(now, &request, End::Cancelled(reason));
         }
         while let Some(&(deadline, slot)) = self.deadlines.first() {
             if deadline > now {

@@ -1,17 +1,18 @@
 //! The settings of the binary: one definition each, with its flag, its environment variable, and its
 //! name in the settings file.
 
-use std::num::{NonZeroU32, NonZeroUsize};
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 
-use clap::builder::BoolishValueParser;
 use clap::{Parser, Subcommand, ValueEnum};
 use serde::Serialize;
 
 use crate::failure::{EXIT_CODES, Failure};
+use crate::network::NetworkSettings;
 use crate::policy::PolicySettings;
+use crate::requests::RequestSettings;
 use crate::tenants::KeySettings;
-use crate::units::{Seconds, one_or_more};
+use crate::units::one_or_more;
 
 /// Serves a language model behind an OpenAI-compatible API.
 ///
@@ -19,7 +20,8 @@ use crate::units::{Seconds, one_or_more};
 /// given as the environment variable shown beside it, or in a TOML file under the flag's name with
 /// underscores (`max_batch = 8`). A flag wins over a variable, and a variable over the file.
 #[derive(Clone, Debug, Parser, Serialize)]
-#[command(name = "serve", version, after_help = EXIT_CODES, max_term_width = 100)]
+#[command(name = "serve", version, after_help = EXIT_CODES, max_term_width = 100,
+          next_help_heading = "Model")]
 pub(crate) struct Cli {
     /// Something else than serving
     #[command(subcommand)]
@@ -27,7 +29,12 @@ pub(crate) struct Cli {
     pub(crate) command: Option<Command>,
 
     /// A TOML file with settings and API keys; docs/serve.toml is an example
-    #[arg(long, env = "SERVE_CONFIG", value_name = "FILE")]
+    #[arg(
+        long,
+        env = "SERVE_CONFIG",
+        value_name = "FILE",
+        help_heading = "Options"
+    )]
     #[serde(skip)]
     pub(crate) config: Option<PathBuf>,
 
@@ -47,14 +54,6 @@ pub(crate) struct Cli {
     /// The name that clients ask for [default: the model's own]
     #[arg(long, env = "SERVE_SERVED_MODEL_NAME", value_name = "NAME")]
     pub(crate) served_model_name: Option<String>,
-
-    /// The address to listen on
-    #[arg(long, env = "SERVE_HOST", default_value = "127.0.0.1")]
-    pub(crate) host: String,
-
-    /// The port to listen on; 0 takes a free one, which is printed
-    #[arg(long, env = "SERVE_PORT", default_value_t = 8000)]
-    pub(crate) port: u16,
 
     /// Requests in one step at most; 1 turns batching off
     #[arg(long, env = "SERVE_MAX_BATCH", value_name = "N", default_value = "16", value_parser = one_or_more::<NonZeroU32>)]
@@ -78,106 +77,51 @@ pub(crate) struct Cli {
     #[arg(long, env = "SERVE_KV_TOKENS", value_name = "N", value_parser = one_or_more::<NonZeroU32>)]
     pub(crate) kv_tokens: Option<NonZeroU32>,
 
-    /// Seconds that accepted requests may still take once the server is told to stop
-    #[arg(
-        long,
-        env = "SERVE_DRAIN_TIMEOUT",
-        value_name = "SECONDS",
-        default_value = "30"
-    )]
-    pub(crate) drain_timeout: Seconds,
-
-    /// Seconds that a request may take in all, waiting included; 0 is no limit. A client can ask for
-    /// less
-    #[arg(
-        long,
-        env = "SERVE_REQUEST_TIMEOUT",
-        value_name = "SECONDS",
-        default_value = "0"
-    )]
-    pub(crate) request_timeout: Seconds,
-
-    /// Seconds without a step, while there is work, after which the server says that it is stalled
-    #[arg(
-        long,
-        env = "SERVE_STALLED_AFTER",
-        value_name = "SECONDS",
-        default_value = "60"
-    )]
-    pub(crate) stalled_after: Seconds,
-
-    /// Bytes of one request's body at most
-    #[arg(
-        long,
-        env = "SERVE_BODY_BYTES_MAX",
-        value_name = "N",
-        default_value = "8388608", value_parser = one_or_more::<NonZeroUsize>)]
-    pub(crate) body_bytes_max: NonZeroUsize,
-
-    /// Seconds that the answer to an Idempotency-Key is given again; 0 takes no heed of such keys
-    #[arg(
-        long,
-        env = "SERVE_IDEMPOTENCY_TTL",
-        value_name = "SECONDS",
-        default_value = "600"
-    )]
-    pub(crate) idempotency_ttl: Seconds,
-
-    /// Bytes that answers kept for an Idempotency-Key may take in all
-    #[arg(
-        long,
-        env = "SERVE_IDEMPOTENCY_BYTES_MAX",
-        value_name = "N",
-        default_value = "67108864", value_parser = one_or_more::<NonZeroUsize>)]
-    pub(crate) idempotency_bytes_max: NonZeroUsize,
-
-    /// The status of a refusal for want of capacity
-    #[arg(long, env = "SERVE_CAPACITY_STATUS", value_enum, default_value = "503")]
-    pub(crate) capacity_status: CapacityStatus,
-
-    /// The names of the request classes, the highest first
-    #[arg(
-        long,
-        env = "SERVE_CLASSES",
-        value_name = "NAMES",
-        value_delimiter = ',',
-        default_value = "paid,free"
-    )]
-    pub(crate) classes: Vec<String>,
-
-    /// Serve everybody who can reach the address; without keys, only this machine can otherwise be
-    /// listened on
-    #[arg(long, env = "SERVE_ALLOW_ANONYMOUS", value_name = "BOOL", default_value = "false",
-          num_args = 0..=1, require_equals = true, default_missing_value = "true",
-          action = clap::ArgAction::Set, value_parser = BoolishValueParser::new())]
-    pub(crate) allow_anonymous: bool,
-
     /// How much faster than the measured GPU the mock pretends to be; `inf` takes no time [default: 1]
-    #[arg(long, env = "SERVE_MOCK_SPEED", value_name = "FACTOR", value_parser = speed)]
+    #[arg(long, help_heading = "Mock", env = "SERVE_MOCK_SPEED", value_name = "FACTOR", value_parser = speed)]
     pub(crate) mock_speed: Option<f64>,
 
     /// Fixes what the mock says [default: 0]
-    #[arg(long, env = "SERVE_MOCK_SEED", value_name = "SEED")]
+    #[arg(
+        long,
+        help_heading = "Mock",
+        env = "SERVE_MOCK_SEED",
+        value_name = "SEED"
+    )]
     pub(crate) mock_seed: Option<u64>,
 
     /// Step times of the mock by batch size, in microseconds, such as `1=16000,16=17760`; others are
     /// on the line between [default: those of the measured GPU]
-    #[arg(long, env = "SERVE_MOCK_DECODE_US", value_name = "BATCH=US", value_delimiter = ',',
+    #[arg(long, help_heading = "Mock", env = "SERVE_MOCK_DECODE_US", value_name = "BATCH=US", value_delimiter = ',',
           value_parser = step_time)]
     pub(crate) mock_decode_us: Vec<StepTime>,
 
     /// Microseconds that each prompt token adds to a step of the mock [default: 60]
-    #[arg(long, env = "SERVE_MOCK_PREFILL_US", value_name = "US", value_parser = micros)]
+    #[arg(long, help_heading = "Mock", env = "SERVE_MOCK_PREFILL_US", value_name = "US", value_parser = micros)]
     pub(crate) mock_prefill_us: Option<f64>,
 
     /// Microseconds that each token of context adds to a step of the mock [default: 0]
-    #[arg(long, env = "SERVE_MOCK_CONTEXT_US", value_name = "US", value_parser = micros)]
+    #[arg(long, help_heading = "Mock", env = "SERVE_MOCK_CONTEXT_US", value_name = "US", value_parser = micros)]
     pub(crate) mock_context_us: Option<f64>,
 
     /// What is logged to stderr: a level (error, warn, info, debug, trace, off) or directives such as
     /// `serve_http=debug`
-    #[arg(long, env = "SERVE_LOG", value_name = "FILTER", default_value = "info")]
+    #[arg(
+        long,
+        env = "SERVE_LOG",
+        value_name = "FILTER",
+        default_value = "info",
+        help_heading = "Options"
+    )]
     pub(crate) log: String,
+
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(crate) network: NetworkSettings,
+
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(crate) requests: RequestSettings,
 
     #[command(flatten)]
     #[serde(flatten)]
@@ -200,19 +144,6 @@ pub(crate) enum Command {
 pub(crate) struct StepTime {
     pub(crate) batch: u32,
     pub(crate) us: f64,
-}
-
-/// The status of a refusal for want of capacity.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
-pub(crate) enum CapacityStatus {
-    /// Service Unavailable: what it is
-    #[value(name = "503")]
-    #[serde(rename = "503")]
-    Unavailable,
-    /// Too Many Requests: for clients that retry on nothing else
-    #[value(name = "429")]
-    #[serde(rename = "429")]
-    TooMany,
 }
 
 /// What runs the steps.
@@ -265,21 +196,20 @@ impl Cli {
             ),
             (
                 "--allow-anonymous",
-                self.allow_anonymous && !self.keys.is_empty(),
+                self.network.allow_anonymous && !self.keys.is_empty(),
                 "there are API keys, and each request needs one of them",
-            ),
-            (
-                "--stalled-after",
-                self.stalled_after.if_on().is_none(),
-                "it must be above 0",
             ),
         ];
         let contradictions = contradictions
             .into_iter()
+            .chain(self.network.contradictions())
+            .chain(self.requests.contradictions())
             .chain(self.policy.contradictions())
             .filter(|(_, applies, _)| *applies);
         let contradictions = contradictions.map(|(setting, _, cause)| (setting, cause.to_owned()));
-        match contradictions.chain(self.wrong_classes()).next() {
+        let wrong_classes = self.requests.wrong_classes();
+        let wrong_classes = wrong_classes.or_else(|| self.wrong_class_queue_cap());
+        match contradictions.chain(wrong_classes).next() {
             Some((setting, cause)) => Err(usage(setting, cause)),
             None => Ok(()),
         }
@@ -291,35 +221,14 @@ impl Cli {
         !self.mock_decode_us.is_empty() || parts.iter().any(Option::is_some)
     }
 
-    /// The rank of the class of this name.
-    pub(crate) fn class_rank(&self, name: &str) -> Option<usize> {
-        self.classes.iter().position(|class| class == name)
-    }
-
-    fn wrong_classes(&self) -> Option<(&'static str, String)> {
-        const CLASSES_MAX: usize = 16;
-
-        let is_name = |name: &String| {
-            let allowed = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
-            (1..=64).contains(&name.len()) && name.bytes().all(allowed)
-        };
-        let is_new = |(index, name): (usize, &String)| !self.classes[..index].contains(name);
-        let classes = &self.classes;
-        if !(1..=CLASSES_MAX).contains(&classes.len())
-            || !classes.iter().all(is_name)
-            || !classes.iter().enumerate().all(is_new)
-        {
-            let cause = format!(
-                "it must be 1 to {CLASSES_MAX} different names of letters, digits, `-`, `_` and `.`"
-            );
-            return Some(("--classes", cause));
-        }
+    fn wrong_class_queue_cap(&self) -> Option<(&'static str, String)> {
         let mut depths = self.policy.class_queue_cap.iter();
-        let unknown = depths.find(|depth| self.class_rank(&depth.class).is_none())?;
+        let is_unknown = |class: &str| self.requests.class_rank(class).is_none();
+        let unknown = depths.find(|depth| is_unknown(&depth.class))?;
         let cause = format!(
             "there is no class {:?}; known are {}",
             unknown.class,
-            classes.join(", ")
+            self.requests.classes.join(", ")
         );
         Some(("--class-queue-cap", cause))
     }

@@ -57,7 +57,7 @@ impl Console {
 fn access(cli: &Cli) -> String {
     match cli.keys.len() {
         0 => "no API key is needed".to_owned(),
-        keys => format!("{keys} API keys, {} classes", cli.classes.len()),
+        keys => format!("{keys} API keys, {} classes", cli.requests.classes.len()),
     }
 }
 

@@ -251,7 +251,7 @@ mod tests {
     fn a_list_and_a_table_are_read_like_a_flag_with_commas() {
         let text = "classes = [\"a\", \"b\", \"c\"]\nclass_queue_cap = { b = 4, c = 2 }";
         let cli = parsed(&[], text).unwrap();
-        assert_eq!(cli.classes, ["a", "b", "c"]);
+        assert_eq!(cli.requests.classes, ["a", "b", "c"]);
         assert_eq!(cli.policy.class_queue_cap.len(), 2);
     }
 

@@ -8,10 +8,12 @@ mod file;
 mod hash_key;
 #[cfg(feature = "model")]
 mod model;
+mod network;
 mod policies;
 mod policy;
 #[cfg(feature = "model")]
 mod progress;
+mod requests;
 mod signals;
 mod tenants;
 mod units;
@@ -69,6 +71,10 @@ fn main() -> ExitCode {
 /// What has to be right before anything is started.
 fn prepare(cli: &Cli) -> Result<tokio::runtime::Runtime, Failure> {
     console::log_to_stderr(&cli.log)?;
+    // Each connection is an open file, and the usual limit is lower than that on connections.
+    if let Err(error) = rlimit::increase_nofile_limit(u64::MAX) {
+        tracing::warn!(%error, "the limit on open files could not be raised");
+    }
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -125,19 +131,22 @@ async fn serve(cli: Cli, console: Console) -> Result<(), Failure> {
 
 /// What the edge is told.
 fn edge(cli: &Cli) -> Result<Settings, Failure> {
+    let requests = &cli.requests;
+    let limit = |seconds: Seconds| seconds.if_on().map(Seconds::duration);
     Ok(Settings {
         queue_cap: cli.policy.queue_cap,
-        drain_timeout: cli.drain_timeout.duration(),
-        body_bytes_max: cli.body_bytes_max.get(),
-        request_timeout: cli.request_timeout.if_on().map(Seconds::duration),
-        stalled_after: cli.stalled_after.duration(),
-        idempotency_ttl: cli.idempotency_ttl.duration(),
-        idempotency_bytes_max: cli.idempotency_bytes_max.get(),
-        capacity_status: match cli.capacity_status {
-            cli::CapacityStatus::Unavailable => CapacityStatus::Unavailable,
-            cli::CapacityStatus::TooMany => CapacityStatus::TooManyRequests,
+        connections: cli.network.connections(),
+        request_timeout: limit(requests.request_timeout),
+        queue_timeout: limit(requests.queue_timeout),
+        drain_timeout: requests.drain_timeout.duration(),
+        stalled_after: requests.stalled_after.duration(),
+        idempotency_ttl: requests.idempotency_ttl.duration(),
+        idempotency_bytes_max: requests.idempotency_bytes_max.get(),
+        capacity_status: match requests.capacity_status {
+            requests::CapacityStatus::Unavailable => CapacityStatus::Unavailable,
+            requests::CapacityStatus::TooMany => CapacityStatus::TooManyRequests,
         },
-        classes: cli.classes.clone(),
+        classes: requests.classes.clone(),
         keys: Tenants::of(cli)?.keys,
         shown: serde_json::to_value(cli).map_err(|error| Failure::Runtime(error.into()))?,
     })
@@ -145,20 +154,20 @@ fn edge(cli: &Cli) -> Result<Settings, Failure> {
 
 async fn listen(cli: &Cli) -> Result<TcpListener, Failure> {
     let failed = |cause| Failure::Listen {
-        host: cli.host.clone(),
-        port: cli.port,
+        host: cli.network.host.clone(),
+        port: cli.network.port,
         cause,
     };
-    let addresses = lookup_host((cli.host.as_str(), cli.port)).await;
+    let addresses = lookup_host((cli.network.host.as_str(), cli.network.port)).await;
     let addresses: Vec<SocketAddr> = addresses.map_err(failed)?.collect();
     let outside = addresses.iter().any(|address| !address.ip().is_loopback());
-    if outside && cli.keys.is_empty() && !cli.allow_anonymous {
+    if outside && cli.keys.is_empty() && !cli.network.allow_anonymous {
         return Err(Failure::Usage {
             setting: "--host".to_owned(),
             cause: format!(
                 "{} can be reached from other machines, and there are no API keys; list [[keys]] in \
                  the settings file, or give --allow-anonymous to serve everybody",
-                cli.host
+                cli.network.host
             ),
         });
     }

@@ -26,7 +26,7 @@ fn settings(cli: &Cli, tenants: &Tenants) -> Settings {
     let or = |said: Option<Seconds>, usual: Span| said.map_or(usual, Seconds::span);
     let margin = said.deadline_margin.map_or(Span::ZERO, Seconds::span);
     let class_queue_caps = said.class_queue_cap.iter().map(|of_class| {
-        let rank = cli.class_rank(&of_class.class).unwrap_or_default();
+        let rank = cli.requests.class_rank(&of_class.class).unwrap_or_default();
         (class_of(rank), of_class.depth)
     });
     let tenants = tenants.list.iter().map(|tenant| TenantSettings {

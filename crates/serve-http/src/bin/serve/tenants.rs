@@ -74,11 +74,11 @@ impl Tenants {
                 .parse()
                 .map_err(|error| wrong("sha256", format!("{error}")))?;
             let class = match &key.class {
-                None => cli.classes.len() - 1,
-                Some(name) => cli.class_rank(name).ok_or_else(|| {
+                None => cli.requests.classes.len() - 1,
+                Some(name) => cli.requests.class_rank(name).ok_or_else(|| {
                     wrong(
                         "class",
-                        format!("it must be one of {}", cli.classes.join(", ")),
+                        format!("it must be one of {}", cli.requests.classes.join(", ")),
                     )
                 })?,
             };

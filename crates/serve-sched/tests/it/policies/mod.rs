@@ -5,6 +5,7 @@ mod bounds;
 mod fairness;
 mod off;
 mod order;
+mod start_by;
 
 use serve_core::mock::{CostModel, Mock, MockConfig};
 use serve_core::{Backend as _, Class, Limits, Request, RequestId, Span, TenantId, Time, TokenId};
@@ -23,6 +24,7 @@ pub(crate) struct Spec {
     pub(crate) class: u8,
     pub(crate) tenant: u32,
     pub(crate) deadline: Option<Time>,
+    pub(crate) start_by: Option<Time>,
 }
 
 impl Spec {
@@ -35,6 +37,7 @@ impl Spec {
             class: 0,
             tenant: 0,
             deadline: None,
+            start_by: None,
         }
     }
 }
@@ -50,6 +53,7 @@ pub(crate) fn requests(specs: &[Spec]) -> Vec<Request> {
             .with_class(Class::new(spec.class))
             .with_tenant(TenantId::new(spec.tenant))
             .with_deadline(spec.deadline)
+            .with_start_by(spec.start_by)
     };
     specs.iter().zip(0..).map(request).collect()
 }

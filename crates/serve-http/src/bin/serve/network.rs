@@ -1,0 +1,117 @@
+//! The settings of the port: who can reach it, and what one connection and one body may cost.
+
+use std::num::NonZeroUsize;
+
+use clap::Args;
+use clap::builder::BoolishValueParser;
+use serde::Serialize;
+use serve_http::ConnectionSettings;
+
+use crate::units::{Seconds, one_or_more};
+
+/// What the port is told.
+#[derive(Args, Clone, Debug, Serialize)]
+#[command(next_help_heading = "Connections")]
+pub(crate) struct NetworkSettings {
+    /// The address to listen on
+    #[arg(long, env = "SERVE_HOST", default_value = "127.0.0.1")]
+    pub(crate) host: String,
+
+    /// The port to listen on; 0 takes a free one, which is printed
+    #[arg(long, env = "SERVE_PORT", default_value_t = 8000)]
+    pub(crate) port: u16,
+
+    /// Serve everybody who can reach the address; without keys, only this machine can otherwise be
+    /// listened on
+    #[arg(long, env = "SERVE_ALLOW_ANONYMOUS", value_name = "BOOL", default_value = "false",
+          num_args = 0..=1, require_equals = true, default_missing_value = "true",
+          action = clap::ArgAction::Set, value_parser = BoolishValueParser::new())]
+    pub(crate) allow_anonymous: bool,
+
+    /// Connections at most; one more is told so and closed; 0 is no limit
+    #[arg(
+        long,
+        env = "SERVE_CONNECTIONS_MAX",
+        value_name = "N",
+        default_value_t = 8192
+    )]
+    pub(crate) connections_max: u32,
+
+    /// Seconds that the headers of a request may take; 0 is no limit
+    #[arg(
+        long,
+        env = "SERVE_HEADER_TIMEOUT",
+        value_name = "SECONDS",
+        default_value = "10"
+    )]
+    pub(crate) header_timeout: Seconds,
+
+    /// Seconds that the body of a request may take; 0 is no limit
+    #[arg(
+        long,
+        env = "SERVE_BODY_TIMEOUT",
+        value_name = "SECONDS",
+        default_value = "30"
+    )]
+    pub(crate) body_timeout: Seconds,
+
+    /// Seconds that a connection is kept without a request; 0 is no limit. It should be more than a
+    /// proxy in front keeps its own
+    #[arg(
+        long,
+        env = "SERVE_KEEP_ALIVE_TIMEOUT",
+        value_name = "SECONDS",
+        default_value = "75"
+    )]
+    pub(crate) keep_alive_timeout: Seconds,
+
+    /// Seconds that a client may take in nothing of an answer that is ready; 0 is no limit
+    #[arg(
+        long,
+        env = "SERVE_WRITE_TIMEOUT",
+        value_name = "SECONDS",
+        default_value = "30"
+    )]
+    pub(crate) write_timeout: Seconds,
+
+    /// Bytes of one request's body at most
+    #[arg(
+        long,
+        env = "SERVE_BODY_BYTES_MAX",
+        value_name = "N",
+        default_value = "8388608", value_parser = one_or_more::<NonZeroUsize>)]
+    pub(crate) body_bytes_max: NonZeroUsize,
+
+    /// Bytes of all bodies together that are being read; more are refused for now
+    #[arg(
+        long,
+        env = "SERVE_BODIES_BYTES_MAX",
+        value_name = "N",
+        default_value = "268435456", value_parser = one_or_more::<NonZeroUsize>)]
+    pub(crate) bodies_bytes_max: NonZeroUsize,
+}
+
+impl NetworkSettings {
+    /// What the edge is told of them.
+    pub(crate) fn connections(&self) -> ConnectionSettings {
+        let limit = |seconds: Seconds| seconds.if_on().map(Seconds::duration);
+        ConnectionSettings {
+            connections_max: self.connections_max,
+            header_timeout: limit(self.header_timeout),
+            body_timeout: limit(self.body_timeout),
+            keep_alive_timeout: limit(self.keep_alive_timeout),
+            write_timeout: limit(self.write_timeout),
+            body_bytes_max: self.body_bytes_max.get(),
+            bodies_bytes_max: self.bodies_bytes_max.get(),
+        }
+    }
+
+    /// Settings that cannot be meant.
+    pub(crate) fn contradictions(&self) -> [(&'static str, bool, &'static str); 1] {
+        [(
+            "--bodies-bytes-max",
+            self.bodies_bytes_max < self.body_bytes_max,
+            "it must not be below --body-bytes-max",
+        )]
+    }
+}
