@@ -92,8 +92,8 @@ impl Trial {
         let workload = Workload::new(spec, Path::new(""))?;
         let target =
             Target::new(&format!("http://{address}"), Some("none".to_owned()), None).await?;
-        let run = measure(&target, &workload, Settings::new(stop), |_| {}).await?;
-        Ok(carried(&run))
+        let measured = measure(&target, &workload, Settings::new(stop), |_| {}).await?;
+        Ok(carried(&measured.run))
     }
 }
 

@@ -108,6 +108,10 @@ impl fmt::Display for Void {
 /// Differences of gaps below this are the client's clock, and no difference.
 const GAP_TOLERANCE_NS: u64 = 1_000_000;
 
+/// Nor are differences below this share of the mean gap: a request that comes 5% of a gap earlier or
+/// later meets the same server.
+const GAP_TOLERANCE_SHARE: f64 = 0.05;
+
 impl Delivered {
     /// Of a whole run, its warm-up left out.
     pub fn of_run(run: &Run) -> Self {
@@ -166,7 +170,9 @@ impl Delivered {
         if planned.is_empty() {
             return;
         }
-        self.gap_distance = Some(gap_distance(&planned, &actual, GAP_TOLERANCE_NS));
+        let mean = planned.iter().sum::<u64>() as f64 / planned.len() as f64;
+        let tolerance = GAP_TOLERANCE_NS.max((mean * GAP_TOLERANCE_SHARE) as u64);
+        self.gap_distance = Some(gap_distance(&planned, &actual, tolerance));
         self.planned_gap_cv = variation(&planned);
         self.actual_gap_cv = variation(&actual);
         self.poisson_p = poisson_per_s.map(|rate| poisson_p(&actual, rate));
@@ -310,7 +316,7 @@ mod tests {
         assert_eq!(
             delivered.gap_distance,
             Some(0.0),
-            "a millisecond is no difference"
+            "a hundredth of a gap is no difference"
         );
     }
 

@@ -1,6 +1,7 @@
 //! One run, from a workload and a server to rows and a manifest. The commands print; this does not.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, BufWriter};
 use std::time::{Duration, SystemTime};
 
 use serve_core::Span;
@@ -17,8 +18,9 @@ use crate::http::{HttpClient, Target, TargetError};
 use crate::manifest::{
     self, Artifact, Manifest, ManifestError, Measurement, Source, WorkloadLayer,
 };
-use crate::record::{Outcome, Record, RowWriter};
+use crate::record::{Outcome, Record};
 use crate::spec::SpecError;
+use crate::timeline::{self, Poller, Sample};
 use crate::workload::Workload;
 
 /// What a run is besides its workload and its server.
@@ -26,8 +28,8 @@ use crate::workload::Workload;
 pub struct Settings {
     /// Where rows and manifest go; nowhere when absent.
     pub folder: Option<RunFolder>,
-    /// The start of the run's clock. A moment ahead, so that the first request is not late.
-    pub origin: Instant,
+    /// How often the server's counters are asked for, if it shows any.
+    pub poll: Duration,
     /// The command line, for the manifest.
     pub command: Vec<String>,
     /// The command that started the server, when the caller did.
@@ -41,7 +43,7 @@ impl Settings {
     pub fn new(stop: watch::Receiver<bool>) -> Self {
         Self {
             folder: None,
-            origin: Instant::now() + Duration::from_millis(50),
+            poll: Duration::from_millis(500),
             command: std::env::args().collect(),
             server_command: None,
             stop,
@@ -64,8 +66,8 @@ pub enum MeasureError {
     /// The specification cannot be written down.
     #[error(transparent)]
     Spec(#[from] SpecError),
-    /// The rows cannot be written.
-    #[error("cannot write rows: {0}")]
+    /// The files cannot be written, or nothing can be polled.
+    #[error("cannot keep the run: {0}")]
     Rows(#[from] io::Error),
     /// No warm-up request was answered: the server does not work, and a load would measure that.
     #[error("none of the {requests} warm-up requests got an answer; the first: {cause}")]
@@ -77,8 +79,20 @@ pub enum MeasureError {
     },
 }
 
+/// What a run leaves.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Measured {
+    /// Its manifest and its rows.
+    pub run: Run,
+    /// The server's counters meanwhile; empty where it shows none.
+    pub timeline: Vec<Sample>,
+}
+
+/// How long before its first request a run's clock starts.
+const AHEAD: Duration = Duration::from_millis(50);
+
 /// Warms the server, sends the workload, and keeps a row for each attempt. `on_row` sees each as it
-/// ends.
+/// ends. The folder, if there is one, holds rows, manifest and timeline afterwards.
 ///
 /// # Errors
 ///
@@ -89,7 +103,7 @@ pub async fn measure(
     workload: &Workload,
     settings: Settings,
     mut on_row: impl FnMut(&Record),
-) -> Result<Run, MeasureError> {
+) -> Result<Measured, MeasureError> {
     raise_open_files_limit();
     let client = HttpClient::new(target, workload.spec())?;
     let mut manifest = manifest_before(target, workload, &settings).await?;
@@ -100,11 +114,10 @@ pub async fn measure(
         .transpose()?;
     warm_up(workload, &client, &settings).await?;
 
-    // Hashing and warming took their time; the clock starts after them.
-    let origin = settings
-        .origin
-        .max(Instant::now() + Duration::from_millis(20));
+    // A moment ahead, so that the first request is not late.
+    let origin = Instant::now() + AHEAD;
     manifest.artifact.started = utc(origin);
+    let poller = Poller::start(polling_client()?, target.url(), origin, settings.poll);
     let watch = Watch::start();
     let driving = Driving {
         origin,
@@ -122,19 +135,28 @@ pub async fn measure(
     })
     .await;
     manifest.measurement.client = Some(watch.stop());
+    let timeline = poller.stop().await;
     manifest.artifact.ended = utc(Instant::now());
     manifest.artifact.interrupted = *settings.stop.borrow();
     written?;
     if let (Some(writer), Some(folder)) = (writer, &settings.folder) {
-        finish(writer, &mut manifest)?;
+        (manifest.artifact.rows, manifest.artifact.rows_sha256) = writer.finish()?;
+        if !timeline.is_empty() {
+            let file = File::create(folder.timeline())?;
+            timeline::write(&timeline, &mut BufWriter::new(file))?;
+        }
         manifest.write(&folder.manifest())?;
     }
-    Ok(Run { manifest, records })
+    Ok(Measured {
+        run: Run { manifest, records },
+        timeline,
+    })
 }
 
-fn finish<W: io::Write>(writer: RowWriter<W>, manifest: &mut Manifest) -> io::Result<()> {
-    (manifest.artifact.rows, manifest.artifact.rows_sha256) = writer.finish()?;
-    Ok(())
+fn polling_client() -> Result<reqwest::Client, MeasureError> {
+    // A proxy between client and server would answer for it.
+    let client = reqwest::Client::builder().no_proxy().build();
+    client.map_err(|error| MeasureError::Rows(io::Error::other(error)))
 }
 
 /// A few requests, one after another, whose rows nobody sees.

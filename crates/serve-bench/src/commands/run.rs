@@ -196,7 +196,7 @@ pub(crate) async fn run(options: Run) -> CommandResult {
         folder: options.dir.as_ref().map(RunFolder::at),
         ..Settings::new(interrupted())
     };
-    let run = measure(&target, &workload, settings, |record| {
+    let measured = measure(&target, &workload, settings, |record| {
         if let (Some(out), Ok(())) = (&mut out, &written) {
             written = out.write(record);
         }
@@ -212,7 +212,11 @@ pub(crate) async fn run(options: Run) -> CommandResult {
         slo: options.slo.given(),
         ..Options::default()
     };
-    Ok(report(&run, &analysis_options, options.dir.as_deref()))
+    Ok(report(
+        &measured.run,
+        &analysis_options,
+        options.dir.as_deref(),
+    ))
 }
 
 /// Prints the tables and the verdict on the load.

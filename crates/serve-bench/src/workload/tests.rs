@@ -251,3 +251,34 @@ fn a_trace_is_replayed_with_its_lengths_and_its_shared_blocks() {
     );
     std::fs::remove_dir_all(folder).unwrap();
 }
+
+#[test]
+fn the_example_specifications_can_be_sent() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("specs");
+    let files = std::fs::read_dir(&folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let specs = files.filter(|path| path.extension().is_some_and(|end| end == "toml"));
+    let mut names = Vec::new();
+    for path in specs {
+        let workload = Workload::new(Spec::read(&path).unwrap(), &folder).unwrap();
+        let turns = workload
+            .plan()
+            .map(|conversation| conversation.turns.len() as u64)
+            .sum::<u64>();
+        assert_eq!(turns, workload.requests(), "{}", path.display());
+        let stem = path.file_stem().unwrap().to_string_lossy().into_owned();
+        assert_eq!(workload.spec().name, stem);
+        names.push(stem);
+    }
+    names.sort_unstable();
+    let expected = [
+        "chat",
+        "conversations",
+        "overload",
+        "replay-azure",
+        "replay-mooncake",
+        "waves",
+    ];
+    assert_eq!(names, expected);
+}
