@@ -12,8 +12,10 @@
 mod cargo;
 mod ci;
 mod fetch;
+mod gpu_bench;
 mod openai;
 mod python;
+mod server;
 mod tidy;
 
 use std::path::PathBuf;
@@ -101,6 +103,9 @@ enum Task {
         virtual environment made with python3 in target/openai-venv."
     )]
     OpenaiCheck,
+    /// Measure the decoder and the server on a GPU, unattended
+    #[command(after_help = gpu_bench::EXIT_CODES)]
+    GpuBench(gpu_bench::Options),
 }
 
 #[derive(Debug, Subcommand)]
@@ -186,6 +191,7 @@ fn main() -> ExitCode {
             .map(|()| ExitCode::SUCCESS)
             .map_err(Into::into),
         Task::OpenaiCheck => openai::run(),
+        Task::GpuBench(options) => gpu_bench::run(&options),
     };
     result.unwrap_or_else(|error| {
         eprintln!("error: {error}");
