@@ -18,6 +18,7 @@ mod python;
 mod server;
 mod tidy;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -110,13 +111,12 @@ enum Task {
 
 #[derive(Debug, Subcommand)]
 enum Speed {
-    /// Prefill and decode of a model at batch 1, 4 and 16
+    /// Prefill and decode of a model at several batch sizes, beside the memory's own speed
+    #[command(disable_help_flag = true)]
     Decode {
-        /// A model folder, or `embedded` for the model inside the server
-        model: PathBuf,
-        /// One JSON object a line
-        #[arg(long)]
-        json: bool,
+        /// MODEL and options of speed-decode, which --help lists
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<OsString>,
     },
     /// The scheduler: submit, cancel and step
     Sched(SchedSpeed),
@@ -164,10 +164,7 @@ fn main() -> ExitCode {
             cargo::run_bin("check-tokenizer", [dir, golden].into_iter().chain(name))
         }
         Task::Speed { what } => match what {
-            Speed::Decode { model, json } => {
-                let json = json.then(|| "--json".into());
-                cargo::run_bin("speed-decode", std::iter::once(model).chain(json))
-            }
+            Speed::Decode { args } => cargo::run_bin("speed-decode", args),
             Speed::Sched(options) => cargo::run_bin("speed-sched", options.args("sched")),
             Speed::Sim(options) => cargo::run_bin("speed-sched", options.args("sim")),
             Speed::Edge { json } => beside_serve("speed-edge", json.then_some("--json")),

@@ -62,6 +62,16 @@ impl DecoderBackend {
         &self.decoder
     }
 
+    /// Bytes a second that the device reads from its memory at best, where it can tell: what no
+    /// decode step can beat.
+    ///
+    /// # Errors
+    ///
+    /// [`BackendError::Lost`] when the device fails.
+    pub fn bandwidth(&mut self) -> Result<Option<f64>, BackendError> {
+        self.decoder.bandwidth().map_err(lost)
+    }
+
     /// Requests whose tokens are kept.
     pub fn live_requests(&self) -> usize {
         self.live.len()

@@ -52,6 +52,15 @@ impl Decoder {
         self.device.sample(draws, tokens)
     }
 
+    /// Bytes a second that the device reads from its memory at best, where it can tell.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError`] when the device fails.
+    pub fn bandwidth(&mut self) -> Result<Option<f64>, DeviceError> {
+        self.device.bandwidth()
+    }
+
     /// The logits after each of the wanted rows of the batch that ran last.
     ///
     /// # Errors

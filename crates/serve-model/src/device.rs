@@ -84,6 +84,12 @@ pub trait DecoderDevice: Send {
     /// Appends the logits that [`head`](Self::head) left, row by row. For checks.
     fn logits(&mut self, out: &mut Vec<f32>) -> Result<(), DeviceError>;
 
+    /// Bytes a second that the device reads from its memory at best, measured now; it takes a moment.
+    /// `None` from a device that cannot tell.
+    fn bandwidth(&mut self) -> Result<Option<f64>, DeviceError> {
+        Ok(None)
+    }
+
     /// The whole walk through `layers` layers.
     fn forward(&mut self, layers: usize, batch: &Batch) -> Result<(), DeviceError> {
         walk(self, layers, batch)

@@ -3,6 +3,7 @@
 //! Nothing is allocated in a step that is no larger than one before it.
 
 mod attention;
+mod bandwidth;
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -295,6 +296,10 @@ impl DecoderDevice for HostDevice {
         let logits = self.buffers.wanted * self.shape.vocabulary;
         out.extend_from_slice(&self.buffers.logits[..logits]);
         Ok(())
+    }
+
+    fn bandwidth(&mut self) -> Result<Option<f64>, DeviceError> {
+        Ok(Some(bandwidth::read(&mut self.team)))
     }
 }
 
