@@ -23,7 +23,10 @@ pub(crate) enum ServerError {
         /// The operating system's answer.
         source: io::Error,
     },
-    /// It ended or stayed silent.
+    /// It ended; what it printed says why.
+    #[error("the server ended before it printed an address")]
+    Ended,
+    /// It stayed silent.
     #[error("the server printed no address within {} s", after.as_secs())]
     NoAddress {
         /// How long it was given.
@@ -62,9 +65,8 @@ impl Server {
     pub(crate) fn address(&self, patience: Duration) -> Result<String, ServerError> {
         match self.addresses.recv_timeout(patience) {
             Ok(address) => Ok(address),
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                Err(ServerError::NoAddress { after: patience })
-            }
+            Err(RecvTimeoutError::Disconnected) => Err(ServerError::Ended),
+            Err(RecvTimeoutError::Timeout) => Err(ServerError::NoAddress { after: patience }),
         }
     }
 
@@ -150,6 +152,6 @@ mod tests {
     fn a_server_that_says_nothing_and_ends_is_an_error_at_once() {
         let server = Server::start(&mut Command::new("/bin/true")).unwrap();
         let address = server.address(Duration::from_secs(60));
-        assert!(matches!(address, Err(ServerError::NoAddress { .. })));
+        assert!(matches!(address, Err(ServerError::Ended)));
     }
 }
