@@ -21,6 +21,10 @@ pub(crate) struct Options {
     /// End with the openai-check task, which needs Python and PyPI
     #[arg(long)]
     openai: bool,
+    /// Only the decoder on GPUs: that it builds with the features for CUDA and WebGPU, and its tests on
+    /// what GPUs there are. Takes half an hour the first time
+    #[arg(long, conflicts_with = "openai")]
+    cuda: bool,
 }
 
 /// One step: its name, and what it does.
@@ -84,6 +88,60 @@ const STEPS: [Step; 7] = [
     },
 ];
 
+/// What `--cuda` runs. Burn with its GPU backends is another Burn, and gets a target folder of its own.
+const CUDA_STEPS: [Step; 3] = [
+    Step {
+        name: "cuda clippy",
+        action: Action::Cargo(&[
+            "clippy",
+            "--release",
+            "--workspace",
+            "--all-targets",
+            "--features",
+            CUDA_FEATURES,
+            "--target-dir",
+            CUDA_TARGET,
+            "--",
+            "-D",
+            "warnings",
+        ]),
+    },
+    Step {
+        name: "cuda build",
+        action: Action::Cargo(&[
+            "build",
+            "--release",
+            "--workspace",
+            "--bins",
+            "--features",
+            CUDA_FEATURES,
+            "--target-dir",
+            CUDA_TARGET,
+        ]),
+    },
+    Step {
+        name: "cuda test",
+        action: Action::Cargo(&[
+            "test",
+            "--release",
+            "--workspace",
+            "--features",
+            CUDA_FEATURES,
+            "--target-dir",
+            CUDA_TARGET,
+            "--lib",
+            "--test",
+            "it",
+            "--",
+            "gpu",
+            "devices",
+        ]),
+    },
+];
+
+const CUDA_FEATURES: &str = "serve-http/cuda,serve-http/webgpu";
+const CUDA_TARGET: &str = "target/cuda";
+
 const OPENAI: Step = Step {
     name: "openai client",
     action: Action::OpenAi,
@@ -99,9 +157,15 @@ enum Verdict {
 
 /// Runs all steps and prints how each went and how long it took.
 pub(crate) fn run(options: &Options) -> TaskResult {
-    let steps = STEPS.iter().chain(options.openai.then_some(&OPENAI));
+    let steps: Vec<&Step> = if options.cuda {
+        CUDA_STEPS.iter().collect()
+    } else {
+        STEPS
+            .iter()
+            .chain(options.openai.then_some(&OPENAI))
+            .collect()
+    };
     let mut seconds = Vec::new();
-    let steps = steps.collect::<Vec<_>>();
     let verdicts = walk(&steps, options.keep_going, |step| {
         println!("\n=== {}: {} ===", step.name, step.action.describe());
         let start = Instant::now();

@@ -20,15 +20,10 @@ pub struct KvShape {
 }
 
 impl KvShape {
-    /// Bytes of keys and values of one block in all layers.
-    pub fn block_bytes(&self) -> u64 {
-        let elements = 2 * self.layers * self.heads * self.head_dim * self.block_size;
-        (elements * size_of::<f32>()) as u64
-    }
-
-    /// Bytes of the whole pool.
-    pub fn bytes(&self) -> u64 {
-        self.block_bytes() * self.blocks as u64
+    /// Numbers in the keys and values of all blocks in all layers.
+    pub fn elements(&self) -> u64 {
+        let position = 2 * self.layers * self.heads * self.head_dim;
+        (position * self.block_size) as u64 * self.blocks as u64
     }
 }
 
@@ -136,6 +131,6 @@ mod tests {
         assert_eq!(values, [0.0, 0.0, 7.0, 8.0, 0.0, 0.0]);
         let written = |layer: &Layer| layer.keys.iter().filter(|&&x| x != 0.0).count();
         assert_eq!(pool.layers.iter().map(written).collect::<Vec<_>>(), [0, 4]);
-        assert_eq!(shape.bytes(), 2 * 2 * 2 * 2 * 3 * 4 * 4);
+        assert_eq!(shape.elements(), 2 * 2 * 2 * 2 * 3 * 4);
     }
 }

@@ -2,6 +2,7 @@
 
 mod error;
 mod files;
+mod place;
 mod sizes;
 
 use std::path::PathBuf;
@@ -10,18 +11,17 @@ use std::sync::Arc;
 use crate::backend::DecoderBackend;
 use crate::config::Architecture;
 use crate::decoder::Decoder;
+use crate::devices::{self, DeviceKind, Found, Precision};
 use crate::generation::GenerationConfig;
-use crate::host::{HostDevice, HostOptions};
+use crate::host::HostOptions;
 use crate::kernels::Quantization;
-use crate::memory;
 use crate::shapes::Shape;
 use crate::template::ChatTemplate;
 use crate::tokenizer::Tokenizer;
-use crate::weights::memory_bytes;
 
 pub use error::LoadError;
 use files::Files;
-use sizes::Sizes;
+use place::Placed;
 
 /// Where a model comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,6 +58,16 @@ pub struct LoadOptions {
     pub kv_tokens: Option<u64>,
     /// How the CPU works.
     pub host: HostOptions,
+    /// Where the decoder runs.
+    pub device: DeviceKind,
+    /// On a GPU, the type of weights, activations and cache. Where absent: bf16 if the GPU has it.
+    pub precision: Option<Precision>,
+    /// On a GPU, whether decode steps are recorded and replayed, instead of launched operation by
+    /// operation.
+    pub graphs: bool,
+    /// On a GPU, whether every size of a step is run before the first request, so that none is
+    /// compiled, tuned or recorded while a request waits.
+    pub warm: bool,
 }
 
 impl Default for LoadOptions {
@@ -69,6 +79,10 @@ impl Default for LoadOptions {
             block_size: 16,
             kv_tokens: None,
             host: HostOptions::default(),
+            device: DeviceKind::Auto,
+            precision: None,
+            graphs: true,
+            warm: true,
         }
     }
 }
@@ -87,6 +101,13 @@ pub enum Progress {
     Cache {
         /// Its size.
         bytes: u64,
+    },
+    /// Sizes of steps are being run for the first time.
+    Warm {
+        /// Sizes that were run.
+        steps: usize,
+        /// Sizes that there are.
+        steps_total: usize,
     },
 }
 
@@ -142,7 +163,7 @@ impl ModelInfo {
     }
 }
 
-/// Loads a model onto the CPU.
+/// Loads a model onto its device.
 ///
 /// Everything small is checked first, so that a damaged or unsuitable model fails before its weights
 /// are read.
@@ -155,6 +176,11 @@ pub fn load(
     options: &LoadOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Model, LoadError> {
+    let found = match (options.device, options.host.quantization) {
+        (DeviceKind::Auto | DeviceKind::Cpu, Some(_)) => Found::Host(None),
+        (device, Some(_)) => return Err(LoadError::Quantized { device }),
+        (device, None) => devices::find(device)?,
+    };
     let Files {
         name,
         config,
@@ -168,39 +194,33 @@ pub fn load(
         let context = config.context_max.min(RANDOM_CONTEXT_DEFAULT);
         options.context_max.get_or_insert(context);
     }
-    let weights_bytes = memory_bytes(&*weights, &config, options.host.quantization)?;
-    let sizes = Sizes::of(&config, &options, weights_bytes, memory::available_bytes())?;
-    let limits = sizes.limits;
-    let device = HostDevice::load(
-        &config,
-        &*weights,
-        sizes.kv,
-        limits.context_max,
-        options.host,
-        &mut |bytes| {
-            progress(Progress::Weights {
-                bytes,
-                bytes_total: sizes.weights_bytes,
-            });
-        },
-    )?;
-    progress(Progress::Cache {
-        bytes: sizes.kv.bytes(),
-    });
+    let decoder = place::Decoder {
+        config: &config,
+        weights: &*weights,
+        options: &options,
+    };
+    let Placed {
+        device,
+        limits,
+        weights_bytes,
+        kv_bytes,
+        dtype,
+        name: device_name,
+    } = decoder.place(&found, progress)?;
     let info = ModelInfo {
         name,
         architecture: config.architecture,
         parameters: config.parameters(),
-        weights_bytes: sizes.weights_bytes,
-        kv_bytes: sizes.kv.bytes(),
+        weights_bytes,
+        kv_bytes,
         kv_tokens: u64::from(limits.usable_blocks()) * u64::from(limits.block_size),
-        dtype: "f32",
+        dtype,
         stored_dtype: weights.stored_dtype(),
         quantization: options.host.quantization,
-        device: format!("cpu ({} threads)", device.threads()),
+        device: device_name,
         context_max: limits.context_max,
     };
-    let decoder = Decoder::new(config, Box::new(device));
+    let decoder = Decoder::new(config, device);
     Ok(Model {
         backend: DecoderBackend::new(decoder, limits),
         tokenizer: Arc::new(tokenizer),

@@ -192,6 +192,11 @@ impl RopeTable {
         Self { pairs, angles }
     }
 
+    /// For each position all cosines, then all sines: `[positions, head_dim]`.
+    pub(crate) fn into_angles(self) -> Vec<f32> {
+        self.angles
+    }
+
     /// Rotates one head in place: dimension `i` pairs with `i + head_dim / 2`.
     pub fn rotate(&self, head: &mut [f32], position: u32) {
         let row = &self.angles[position as usize * 2 * self.pairs..][..2 * self.pairs];

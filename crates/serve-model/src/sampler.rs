@@ -58,8 +58,13 @@ impl Sampler {
             self.kept.retain(|candidate| candidate.weight >= least);
         }
         self.kept.sort_unstable_by_key(|candidate| candidate.token);
-        let unit = unit_f64(mix2(sampling.seed(), u64::from(position)));
+        let unit = Self::random(sampling, position);
         TokenId::new(self.draw(unit).unwrap_or(best))
+    }
+
+    /// The number in `[0, 1)` that decides about the token at `position`.
+    pub(crate) fn random(sampling: &Sampling, position: u32) -> f64 {
+        unit_f64(mix2(sampling.seed(), u64::from(position)))
     }
 
     fn draw(&self, unit: f64) -> Option<u32> {

@@ -20,6 +20,19 @@ pub enum Elements {
     Bf16(Vec<u16>),
 }
 
+impl Elements {
+    /// All of them, widened.
+    pub(crate) fn into_f32(self) -> Vec<f32> {
+        let widen_half = |bits: u16| half::f16::from_bits(bits).to_f32();
+        let widen_brain = |bits: u16| half::bf16::from_bits(bits).to_f32();
+        match self {
+            Self::F32(numbers) => numbers,
+            Self::F16(bits) => bits.into_iter().map(widen_half).collect(),
+            Self::Bf16(bits) => bits.into_iter().map(widen_brain).collect(),
+        }
+    }
+}
+
 /// A matrix of weights, `[rows, columns]`, row by row, each filled up with zeros to whole steps.
 #[derive(Clone, Debug)]
 pub struct Matrix {

@@ -6,6 +6,8 @@ use serve_core::InvalidLimits;
 use thiserror::Error;
 
 use crate::config::ConfigError;
+use crate::device::DeviceError;
+use crate::devices::{DeviceKind, DeviceMissing};
 use crate::generation::GenerationError;
 use crate::memory::human;
 use crate::template::TemplateError;
@@ -83,6 +85,18 @@ pub enum LoadError {
         /// What there is.
         free: u64,
     },
+    /// The device that was asked for cannot be had.
+    #[error(transparent)]
+    Device(#[from] DeviceMissing),
+    /// Weights are made smaller for the CPU's kernels alone.
+    #[error("quantised weights run on the CPU alone, not on {device}; use --device cpu")]
+    Quantized {
+        /// What was asked for.
+        device: DeviceKind,
+    },
+    /// The device failed before the first request.
+    #[error("the device failed while it was made ready: {0}")]
+    DeviceFailed(#[from] DeviceError),
     /// The weights do not fit in memory.
     #[error(
         "the weights need {} in memory and {} are free; quantisation makes them smaller",

@@ -11,7 +11,21 @@ use crate::load::{LoadError, LoadOptions};
 pub(super) struct Sizes {
     pub(super) limits: Limits,
     pub(super) kv: KvShape,
+    pub(super) kv_bytes: u64,
     pub(super) weights_bytes: u64,
+}
+
+/// The memory that weights and cache are going to be in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Room {
+    /// Bytes that nobody has taken, where it can be known.
+    pub(super) free: Option<u64>,
+    /// Bytes of the weights.
+    pub(super) weights_bytes: u64,
+    /// Bytes of one number of a key or a value.
+    pub(super) kv_element_bytes: usize,
+    /// How much of what is free beside the weights the cache takes at most by itself, in percent.
+    pub(super) kv_percent_max: u64,
 }
 
 /// Taken to be free where the system does not say.
@@ -21,9 +35,9 @@ impl Sizes {
     pub(super) fn of(
         config: &ModelConfig,
         options: &LoadOptions,
-        weights_bytes: u64,
-        free: Option<u64>,
+        room: &Room,
     ) -> Result<Self, LoadError> {
+        let weights_bytes = room.weights_bytes;
         let context_max = options.context_max.unwrap_or(config.context_max);
         if context_max > config.context_max {
             return Err(LoadError::Context {
@@ -40,7 +54,7 @@ impl Sizes {
             blocks: 2,
         };
         limits.validate()?;
-        let free = free.unwrap_or(FREE_UNKNOWN_BYTES);
+        let free = room.free.unwrap_or(FREE_UNKNOWN_BYTES);
         if weights_bytes > free {
             return Err(LoadError::WeightsTooLarge {
                 bytes: weights_bytes,
@@ -54,33 +68,43 @@ impl Sizes {
             block_size: options.block_size as usize,
             blocks: 1,
         };
-        let blocks = usable_blocks(&limits, options.kv_tokens, &kv, free - weights_bytes)? + 1;
+        let block_bytes = kv.elements() * room.kv_element_bytes as u64;
+        let cache = Cache {
+            block_bytes,
+            free: free - weights_bytes,
+            percent_max: room.kv_percent_max,
+        };
+        let blocks = usable_blocks(&limits, options.kv_tokens, &cache)? + 1;
         Ok(Self {
             limits: Limits { blocks, ..limits },
             kv: KvShape {
                 blocks: blocks as usize,
                 ..kv
             },
+            kv_bytes: block_bytes * u64::from(blocks),
             weights_bytes,
         })
     }
 }
 
-fn usable_blocks(
-    limits: &Limits,
-    kv_tokens: Option<u64>,
-    kv: &KvShape,
+/// What there is for a cache.
+struct Cache {
+    block_bytes: u64,
     free: u64,
-) -> Result<u32, LoadError> {
+    percent_max: u64,
+}
+
+fn usable_blocks(limits: &Limits, kv_tokens: Option<u64>, cache: &Cache) -> Result<u32, LoadError> {
+    let (block_bytes, free) = (cache.block_bytes, cache.free);
     let block_size = u64::from(limits.block_size);
     let too_large = |tokens: u64| LoadError::KvTooLarge {
         tokens,
-        bytes: tokens.div_ceil(block_size).saturating_mul(kv.block_bytes()),
+        bytes: tokens.div_ceil(block_size).saturating_mul(block_bytes),
         free,
     };
     // One block more than is usable: the null block.
     let fits = |blocks: u64| {
-        let bytes = (blocks + 1).saturating_mul(kv.block_bytes());
+        let bytes = (blocks + 1).saturating_mul(block_bytes);
         bytes <= free && blocks < u64::from(u32::MAX)
     };
     let blocks = match kv_tokens {
@@ -100,7 +124,7 @@ fn usable_blocks(
         None => {
             let per_sequence = u64::from(limits.blocks_for(limits.context_max));
             let wanted = per_sequence * u64::from(limits.sequences_max);
-            let affordable = (free / 2 / kv.block_bytes()).saturating_sub(1);
+            let affordable = (free / 100 * cache.percent_max / block_bytes).saturating_sub(1);
             let blocks = wanted.min(affordable).min(u64::from(u32::MAX) - 1);
             if blocks == 0 {
                 return Err(too_large(wanted.saturating_mul(block_size)));
@@ -121,7 +145,13 @@ mod tests {
         let mut options = LoadOptions::default();
         change(&mut options);
         let weights_bytes = config.parameters() * 4;
-        Sizes::of(&config, &options, weights_bytes, Some(free))
+        let room = Room {
+            free: Some(free),
+            weights_bytes,
+            kv_element_bytes: 4,
+            kv_percent_max: 50,
+        };
+        Sizes::of(&config, &options, &room)
     }
 
     const PLENTY: u64 = 8 << 30;
@@ -132,7 +162,7 @@ mod tests {
     fn by_default_every_sequence_can_fill_its_context() {
         let sizes = sizes(|_| (), PLENTY).unwrap();
         assert_eq!(sizes.limits.blocks, 16 * 512 / 16 + 1);
-        assert_eq!(sizes.kv.bytes(), (16 * 512 + 16) * POSITION_BYTES);
+        assert_eq!(sizes.kv_bytes, (16 * 512 + 16) * POSITION_BYTES);
         assert_eq!(sizes.weights_bytes, 1_969_088 * 4);
     }
 

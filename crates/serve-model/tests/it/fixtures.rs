@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serve_core::{Request, RequestId, Time, TokenId};
-use serve_model::{LoadOptions, Model, Source, load};
+use serve_model::{DeviceKind, LoadOptions, Model, Source, load};
 
 /// Every model folder under `tests/fixtures`.
 pub(crate) fn names() -> Vec<String> {
@@ -31,6 +31,7 @@ pub(crate) fn options() -> LoadOptions {
         context_max: Some(256),
         block_size: 8,
         kv_tokens: Some(4_096),
+        device: DeviceKind::Cpu,
         ..LoadOptions::default()
     }
 }

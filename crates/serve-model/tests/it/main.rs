@@ -6,6 +6,7 @@ mod allocation;
 mod commands;
 mod conformance;
 mod damaged;
+mod devices;
 mod fixtures;
 mod golden;
 mod hub;

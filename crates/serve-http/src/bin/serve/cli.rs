@@ -51,6 +51,19 @@ pub(crate) struct Cli {
     #[arg(long, env = "SERVE_BACKEND", value_enum, default_value_t = Backend::DEFAULT)]
     pub(crate) backend: Backend,
 
+    /// Where the model runs: auto (an NVIDIA GPU if one is ready, else the CPU), cpu, cuda, or, for
+    /// testing, webgpu and flex (Burn's own operations on the CPU) [default: auto]
+    #[cfg(feature = "model")]
+    #[arg(long, env = "SERVE_DEVICE", value_name = "DEVICE")]
+    pub(crate) device: Option<serve_model::DeviceKind>,
+
+    /// Record decode steps on a GPU and replay them, instead of launching each operation [default: true]
+    #[cfg(feature = "model")]
+    #[arg(long, env = "SERVE_GRAPHS", value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", action = clap::ArgAction::Set,
+          value_parser = clap::builder::BoolishValueParser::new())]
+    pub(crate) graphs: Option<bool>,
+
     /// The name that clients ask for [default: the model's own]
     #[arg(long, env = "SERVE_SERVED_MODEL_NAME", value_name = "NAME")]
     pub(crate) served_model_name: Option<String>,
@@ -173,6 +186,19 @@ impl Cli {
                 "--model",
                 mock && self.model.is_some(),
                 "--backend mock loads no model",
+            ),
+            #[cfg(feature = "model")]
+            (
+                "--device",
+                mock && self.device.is_some(),
+                "--backend mock runs on no device",
+            ),
+            #[cfg(feature = "model")]
+            (
+                "--graphs",
+                self.graphs.is_some() && self.device == Some(serve_model::DeviceKind::Cpu)
+                    || mock && self.graphs.is_some(),
+                "steps are recorded on GPUs alone",
             ),
             (
                 "--revision",

@@ -29,6 +29,8 @@ pub(crate) fn assemble(cli: &Cli, console: &Console) -> Result<Assembled, Failur
         step_tokens_max: cli.step_tokens.get(),
         context_max: cli.context.map(|context| context.get()),
         kv_tokens: cli.kv_tokens.map(|tokens| u64::from(tokens.get())),
+        device: cli.device.unwrap_or_default(),
+        graphs: cli.graphs.unwrap_or(true),
         ..LoadOptions::default()
     };
     let mut meter = Meter::new(*console);
@@ -41,6 +43,7 @@ pub(crate) fn assemble(cli: &Cli, console: &Console) -> Result<Assembled, Failur
     } = load(&source, &options, &mut |progress| match progress {
         Progress::Weights { bytes, bytes_total } => meter.show("weights", bytes, bytes_total),
         Progress::Cache { .. } => meter.finish(),
+        Progress::Warm { steps, steps_total } => meter.count("steps warmed", steps, steps_total),
     })?;
     drop(meter);
     for ignored in &generation.ignored {

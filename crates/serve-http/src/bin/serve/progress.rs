@@ -25,14 +25,33 @@ impl Meter {
         }
     }
 
+    /// Bytes.
     pub(crate) fn show(&mut self, what: &str, done: u64, total: u64) {
+        let counter = "{bytes}/{total_bytes} {bytes_per_sec}";
+        self.advance(what, counter, mib, done, total);
+    }
+
+    /// Things that are counted.
+    pub(crate) fn count(&mut self, what: &str, done: usize, total: usize) {
+        let words = |count: u64| count.to_string();
+        self.advance(what, "{pos}/{len}", words, done as u64, total as u64);
+    }
+
+    fn advance(
+        &mut self,
+        what: &str,
+        counter: &str,
+        words: impl Fn(u64) -> String,
+        done: u64,
+        total: u64,
+    ) {
         if self.what != what {
             self.finish();
             self.what = what.to_owned();
             if stderr().is_terminal() {
                 let bar = ProgressBar::new(total).with_message(self.what.clone());
-                let template = "serve: {msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec}";
-                if let Ok(style) = ProgressStyle::with_template(template) {
+                let template = format!("serve: {{msg}} {{wide_bar}} {counter}");
+                if let Ok(style) = ProgressStyle::with_template(&template) {
                     bar.set_style(style);
                 }
                 self.bar = Some(bar);
@@ -46,7 +65,7 @@ impl Meter {
                     self.quarters = quarters;
                     let percent = quarters * 25;
                     self.console
-                        .line(&format!("{what}: {percent}% of {}", mib(total)));
+                        .line(&format!("{what}: {percent}% of {}", words(total)));
                 }
             }
         }

@@ -16,7 +16,9 @@ use std::time::Instant;
 use clap::Parser;
 use serde_json::{Value, json};
 use serve_core::Span;
-use serve_model::{HostOptions, LoadOptions, ModelInfo, Quantization, Shape, Source, load};
+use serve_model::{
+    DeviceKind, HostOptions, LoadOptions, ModelInfo, Precision, Quantization, Shape, Source, load,
+};
 
 use bench::{Bench, DECODE_STEPS_MAX};
 use floor::Floor;
@@ -37,6 +39,16 @@ struct Arguments {
     /// Make matrices smaller when they are loaded: q8 or q4 [default: as they are stored].
     #[arg(long)]
     quantize: Option<Quantization>,
+    /// Where the model runs: auto, cpu, cuda, webgpu or flex.
+    #[arg(long, default_value_t)]
+    device: DeviceKind,
+    /// On a GPU, the type of weights, activations and cache: f32 or bf16 [default: bf16 if the GPU has
+    /// it].
+    #[arg(long)]
+    precision: Option<Precision>,
+    /// On a GPU, launch each operation of a decode step instead of replaying a recorded one.
+    #[arg(long)]
+    no_graphs: bool,
     /// Print one JSON object a line.
     #[arg(long)]
     json: bool,
@@ -85,6 +97,9 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
             quantization: arguments.quantize,
             ..HostOptions::default()
         },
+        device: arguments.device,
+        precision: arguments.precision,
+        graphs: !arguments.no_graphs,
         ..defaults
     };
     let begin = Instant::now();

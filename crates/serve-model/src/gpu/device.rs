@@ -1,0 +1,406 @@
+//! A decoder on a GPU: Burn's matrix products and the kernels of this module over buffers that are
+//! made once.
+//!
+//! A step is one transfer of its words, a fixed sequence of launches and one read of the chosen
+//! tokens. A decode step whose bucket was recorded is one launch instead, of the recorded graph.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use burn_cubecl::CubeDevice;
+use burn_std::id::StreamId;
+use cubecl::bytes::Bytes;
+use serve_core::{Limits, TokenId};
+
+use super::Gpu;
+use super::graph::{Graph, record};
+use super::kernels::{Buffer, Cache, DRAW_NUMBERS, KernelShape, Kernels};
+use super::memory::{Buffers, Matrix, Memory, Room, decode, element};
+use crate::batch::{Batch, Logits};
+use crate::config::ModelConfig;
+use crate::device::{DecoderDevice, DeviceError, Draw};
+use crate::devices::Precision;
+use crate::layout::{Bucket, Buckets, Layout, WINDOW_MIN};
+use crate::rope::RopeTable;
+use crate::sampler::Sampler;
+use crate::weights::{DecoderWeights, TensorSource, WeightsError};
+
+/// A decoder on a GPU.
+pub(crate) struct GpuDevice {
+    /// First, as they point into the buffers.
+    graphs: BTreeMap<Bucket, Graph>,
+    pub(super) buffers: Buffers,
+    pub(super) weights: DecoderWeights<Matrix, Buffer>,
+    pub(super) caches: Vec<Cache>,
+    pub(super) angles: Buffer,
+    pub(super) kernels: Kernels,
+    pub(super) memory: Memory,
+    /// All work goes here, whichever thread asks for it, so that it stays in order.
+    stream: StreamId,
+    pub(super) tuned: bool,
+    recording: Recording,
+    buckets: Buckets,
+    pub(super) layout: Layout,
+    pub(super) bucket: Bucket,
+    /// Whether `buffers.delta` is still to be added to the residual stream.
+    pub(super) pending: bool,
+}
+
+impl fmt::Debug for GpuDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GpuDevice")
+            .field("device", &self.memory.device)
+            .field("precision", &self.memory.precision)
+            .field("room", &self.buffers.room)
+            .field("graphs", &self.graphs.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a decoder on a GPU is made of.
+pub(crate) struct GpuParts<'a> {
+    pub(crate) gpu: &'a Gpu,
+    pub(crate) precision: Precision,
+    pub(crate) config: &'a ModelConfig,
+    pub(crate) limits: &'a Limits,
+    pub(crate) source: &'a dyn TensorSource,
+    /// Whether decode steps are recorded and replayed.
+    pub(crate) graphs: bool,
+}
+
+/// What becomes of decode steps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Recording {
+    /// Each operation is launched.
+    Off,
+    /// A step is recorded when it is first met, and replayed from then on.
+    On,
+    /// The same as off: the device would not record.
+    Refused(DeviceError),
+}
+
+impl GpuDevice {
+    /// Reads all weights onto the device and makes the cache and the buffers of a step. `progress` is
+    /// told the bytes read so far.
+    ///
+    /// # Errors
+    ///
+    /// [`WeightsError`], naming the tensor.
+    pub(crate) fn load(
+        parts: &GpuParts<'_>,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Self, WeightsError> {
+        let stream = StreamId::current();
+        let GpuParts { config, limits, .. } = parts;
+        let shape = KernelShape {
+            hidden: config.hidden_size,
+            middle: config.intermediate_size,
+            vocabulary: config.vocab_size,
+            heads: config.heads,
+            kv_heads: config.kv_heads,
+            head_dim: config.head_dim,
+            block_size: limits.block_size as usize,
+            context_max: limits.context_max as usize,
+        };
+        let device = &parts.gpu.device;
+        let client = device.client();
+        let mut memory = Memory {
+            client: client.clone(),
+            device: device.clone(),
+            precision: parts.precision,
+        };
+        let weights = DecoderWeights::load(config, parts.source, &mut memory, progress)?;
+        let cache = |_| memory.cache(&shape, limits.blocks as usize);
+        let caches = (0..config.layers).map(cache).collect();
+        let table = RopeTable::new(&config.rope, config.head_dim, limits.context_max);
+        let angles = memory.numbers(table.into_angles());
+        let buckets = Buckets::new(limits);
+        let buffers = Buffers::new(&memory, &shape, room(&buckets, limits, &shape));
+        Ok(Self {
+            graphs: BTreeMap::new(),
+            buffers,
+            weights,
+            caches,
+            angles,
+            kernels: Kernels {
+                client,
+                shape,
+                element: element(parts.precision),
+                eps: config.rms_norm_eps,
+            },
+            tuned: matches!(device, CubeDevice::Cuda(_)),
+            memory,
+            stream,
+            recording: match parts.graphs {
+                true => Recording::On,
+                false => Recording::Off,
+            },
+            buckets,
+            layout: Layout::default(),
+            bucket: Bucket {
+                rows: 0,
+                wanted: 0,
+                window: None,
+            },
+            pending: false,
+        })
+    }
+
+    /// Takes a batch in: its words go to the device.
+    fn take(&mut self, batch: &Batch) {
+        let shape = &self.kernels.shape;
+        let (block_size, unit_rows) = (shape.block_size, shape.unit_rows());
+        self.bucket = self
+            .layout
+            .fill(batch, &self.buckets, block_size, unit_rows);
+        let words = self.layout.words();
+        let needed = Room {
+            rows: self.bucket.rows,
+            wanted: self.bucket.wanted,
+            split_rows: self.bucket.window.map_or(0, |_| self.bucket.rows),
+            words: words.len(),
+        };
+        if !self.buffers.room.holds(&needed) {
+            // A check that wants the logits of a whole prompt. Graphs point into the old buffers.
+            self.graphs.clear();
+            let room = self.buffers.room.and(&needed);
+            self.buffers = Buffers::new(&self.memory, shape, room);
+        }
+        let bytes = Bytes::from_elems(words.to_vec());
+        self.memory.client.write(&self.buffers.words.handle, bytes);
+        self.pending = false;
+    }
+
+    /// Waits for all work.
+    fn sync(&self) -> Result<(), DeviceError> {
+        let done = cubecl::future::block_on(self.memory.client.sync());
+        done.map_err(|error| DeviceError::new(&error))
+    }
+
+    fn read(&self, buffer: &Buffer, bytes: usize) -> Result<Bytes, DeviceError> {
+        let handle = buffer.handle.clone();
+        let rest = handle.size_in_used().saturating_sub(bytes as u64);
+        let read = self.memory.client.read_one(handle.offset_end(rest));
+        read.map_err(|error| DeviceError::new(&error))
+    }
+
+    /// A batch of a bucket in the null block.
+    fn padding(&self, bucket: Bucket) -> Batch {
+        let context = self.kernels.shape.context_max;
+        let blocks = |positions: usize| {
+            let count = positions.div_ceil(self.kernels.shape.block_size);
+            std::iter::repeat_n(0, count)
+        };
+        let mut batch = Batch::new();
+        match bucket.window {
+            Some(window) => {
+                let last = window.min(context) - 1;
+                batch.push(&[0], last as u32, blocks(last + 1), Logits::Last);
+                for _ in 1..bucket.rows {
+                    batch.push(&[0], 0, blocks(1), Logits::Last);
+                }
+            }
+            None => {
+                let mut left = bucket.rows;
+                while left > 0 {
+                    let rows = left.min(context);
+                    left -= rows;
+                    let logits = if left == 0 {
+                        Logits::Last
+                    } else {
+                        Logits::None
+                    };
+                    batch.push(&vec![0; rows], 0, blocks(rows), logits);
+                }
+            }
+        }
+        batch
+    }
+
+    /// Records the launches of a decode step, if decode steps are to be recorded and this one has not
+    /// been. It is rehearsed in the null block, so no request is the worse for it.
+    fn record(&mut self, bucket: Bucket, layers: usize) {
+        let wanted = self.recording == Recording::On && bucket.window.is_some();
+        if !wanted || self.graphs.contains_key(&bucket) {
+            return;
+        }
+        let batch = self.padding(bucket);
+        self.take(&batch);
+        let client = self.memory.client.clone();
+        let recorded = record(
+            &client,
+            self,
+            |device| {
+                device.launch(layers)?;
+                device.sync()
+            },
+            |device| device.launch(layers),
+        );
+        match recorded {
+            Ok(graph) => {
+                self.graphs.insert(bucket, graph);
+            }
+            Err(error) => self.recording = Recording::Refused(error),
+        }
+    }
+
+    /// Runs every kernel that steps under the limits need, so that none is compiled, tuned or recorded
+    /// while a request waits. `progress` is told how many of how many steps were run.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError`] when the device fails.
+    pub(crate) fn warm(
+        &mut self,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<(), DeviceError> {
+        let stream = self.stream;
+        let layers = self.weights.layers.len();
+        let mut all = self.buckets.decode();
+        all.extend(self.buckets.prefill());
+        let total = all.len();
+        for (index, bucket) in all.into_iter().enumerate() {
+            let batch = self.padding(bucket);
+            stream.executes(|| {
+                self.run(layers, &batch)?;
+                self.sync()
+            })?;
+            progress(index + 1, total);
+        }
+        Ok(())
+    }
+
+    /// Decode steps that were recorded.
+    pub(crate) fn graphs(&self) -> usize {
+        self.graphs.len()
+    }
+
+    /// Why decode steps are not recorded, if they were to be.
+    pub(crate) fn refused(&self) -> Option<&DeviceError> {
+        match &self.recording {
+            Recording::Refused(error) => Some(error),
+            Recording::Off | Recording::On => None,
+        }
+    }
+
+    fn run(&mut self, layers: usize, batch: &Batch) -> Result<(), DeviceError> {
+        if batch.tokens().is_empty() {
+            return Ok(());
+        }
+        let bucket = self.buckets.of(batch);
+        self.record(bucket, layers);
+        self.take(batch);
+        match self.graphs.get(&bucket) {
+            Some(graph) => graph.replay(),
+            None => self.launch(layers),
+        }
+    }
+
+    fn choose(&mut self, draws: &[Draw], tokens: &mut Vec<TokenId>) -> Result<(), DeviceError> {
+        let buffers = &self.buffers;
+        if draws.iter().any(|draw| !draw.sampling.is_greedy()) {
+            let how: Vec<f32> = draws.iter().flat_map(numbers).collect();
+            let how = Bytes::from_elems(how);
+            self.memory.client.write(&buffers.draws.handle, how);
+            let (logits, draws_at) = (&buffers.logits, &buffers.draws);
+            self.kernels
+                .draw(logits, draws_at, &buffers.tokens, draws.len());
+        }
+        let bytes = self.read(&buffers.tokens, draws.len() * size_of::<u32>())?;
+        let (words, _) = bytes.as_chunks::<4>();
+        let token = |word: &[u8; 4]| TokenId::new(u32::from_le_bytes(*word));
+        tokens.extend(words.iter().map(token));
+        Ok(())
+    }
+
+    fn read_logits(&self, out: &mut Vec<f32>) -> Result<(), DeviceError> {
+        let wanted = self.layout.wanted_unpadded();
+        let numbers = wanted * self.kernels.shape.vocabulary;
+        let precision = self.memory.precision;
+        let bytes = self.read(&self.buffers.logits, numbers * precision.bytes())?;
+        decode(precision, &bytes, out);
+        Ok(())
+    }
+}
+
+/// How a row is drawn, as the kernel takes it.
+fn numbers(draw: &Draw) -> [f32; DRAW_NUMBERS] {
+    let sampling = &draw.sampling;
+    [
+        sampling.temperature(),
+        sampling.top_k().map_or(0.0, |top_k| top_k.get() as f32),
+        sampling.top_p(),
+        sampling.min_p(),
+        Sampler::random(sampling, draw.position) as f32,
+    ]
+}
+
+/// What the steps of a scheduler under these limits need at most.
+fn room(buckets: &Buckets, limits: &Limits, shape: &KernelShape) -> Room {
+    let largest = |all: Vec<Bucket>| all.iter().map(|bucket| bucket.rows).max().unwrap_or(1);
+    let split_rows = largest(buckets.decode());
+    let rows = largest(buckets.prefill()).max(split_rows);
+    let window = shape.context_max.next_multiple_of(shape.split());
+    let blocks = (window + WINDOW_MIN).div_ceil(limits.block_size as usize);
+    Room {
+        rows,
+        wanted: split_rows,
+        split_rows,
+        words: 8 * rows + split_rows * (blocks + 1),
+    }
+}
+
+impl DecoderDevice for GpuDevice {
+    fn embed(&mut self, batch: &Batch) -> Result<(), DeviceError> {
+        let stream = self.stream;
+        stream.executes(|| {
+            self.take(batch);
+            self.launch_embed();
+        });
+        Ok(())
+    }
+
+    fn project_qkv(&mut self, layer: usize, _batch: &Batch) -> Result<(), DeviceError> {
+        let stream = self.stream;
+        stream.executes(|| self.launch_qkv(layer))
+    }
+
+    fn attend(&mut self, layer: usize, _batch: &Batch) -> Result<(), DeviceError> {
+        let stream = self.stream;
+        stream.executes(|| self.launch_attend(layer));
+        Ok(())
+    }
+
+    fn project_output(&mut self, layer: usize, _batch: &Batch) -> Result<(), DeviceError> {
+        let stream = self.stream;
+        stream.executes(|| self.launch_output(layer))
+    }
+
+    fn feed_forward(&mut self, layer: usize, _batch: &Batch) -> Result<(), DeviceError> {
+        let stream = self.stream;
+        stream.executes(|| self.launch_feed_forward(layer))
+    }
+
+    fn head(&mut self, _batch: &Batch) -> Result<(), DeviceError> {
+        let stream = self.stream;
+        stream.executes(|| self.launch_head())
+    }
+
+    fn sample(&mut self, draws: &[Draw], tokens: &mut Vec<TokenId>) -> Result<(), DeviceError> {
+        if draws.is_empty() {
+            return Ok(());
+        }
+        let stream = self.stream;
+        stream.executes(|| self.choose(draws, tokens))
+    }
+
+    fn logits(&mut self, out: &mut Vec<f32>) -> Result<(), DeviceError> {
+        let stream = self.stream;
+        stream.executes(|| self.read_logits(out))
+    }
+
+    fn forward(&mut self, layers: usize, batch: &Batch) -> Result<(), DeviceError> {
+        let stream = self.stream;
+        stream.executes(|| self.run(layers, batch))
+    }
+}
