@@ -193,12 +193,12 @@ const WORDS: [Definition; 16] = [
         "first scheduled send to last end, after warm-up, added up over runs",
     ),
     word(
-        "offered rate",
-        "(requests sent - 1) / (last - first scheduled send)",
+        "offered",
+        "requests due a second, first to last; open loop, retries and later turns left out",
     ),
     word(
-        "delivered rate",
-        "(requests sent - 1) / (last - first actual send)",
+        "delivered",
+        "the same requests sent a second; VOID where rate, lag or gaps miss the run's own limits",
     ),
     word(
         "goodput",

@@ -117,6 +117,11 @@ impl RunFolder {
         self.0.join("timeline.jsonl")
     }
 
+    /// The times as histograms, to be added to those of other runs.
+    pub fn histograms(&self) -> PathBuf {
+        self.0.join("histograms.hlog")
+    }
+
     /// The report.
     pub fn report(&self) -> PathBuf {
         self.0.join("report.html")

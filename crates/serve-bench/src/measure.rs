@@ -9,6 +9,7 @@ use thiserror::Error;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::analyse::histograms::Histograms;
 use crate::client_load::Watch;
 use crate::definitions;
 use crate::drive::{Driving, Timer, drive};
@@ -139,18 +140,19 @@ pub async fn measure(
     manifest.artifact.ended = utc(Instant::now());
     manifest.artifact.interrupted = *settings.stop.borrow();
     written?;
-    if let (Some(writer), Some(folder)) = (writer, &settings.folder) {
+    if let Some(writer) = writer {
         (manifest.artifact.rows, manifest.artifact.rows_sha256) = writer.finish()?;
+    }
+    let run = Run { manifest, records };
+    if let Some(folder) = &settings.folder {
         if !timeline.is_empty() {
             let file = File::create(folder.timeline())?;
             timeline::write(&timeline, &mut BufWriter::new(file))?;
         }
-        manifest.write(&folder.manifest())?;
+        run.manifest.write(&folder.manifest())?;
+        Histograms::keep(&run, folder)?;
     }
-    Ok(Measured {
-        run: Run { manifest, records },
-        timeline,
-    })
+    Ok(Measured { run, timeline })
 }
 
 fn polling_client() -> Result<reqwest::Client, MeasureError> {

@@ -4,25 +4,36 @@ use crate::analyse::Analysis;
 use crate::analyse::bootstrap::Estimate;
 use crate::analyse::group::{Group, Percentile};
 use crate::definitions::{self, Metric};
+use crate::delivered::Delivered;
 use crate::slo::Slo;
 use crate::table::{Table, number, percent};
 
 /// A fact about a run: a word and what is said of it.
 pub type Fact = (&'static str, String);
 
-/// What must be said before any number: that rows were simulated, that a run was stopped.
+/// What must be said before any number: that a run is void, that rows were simulated, that a run was
+/// stopped.
 pub fn labels(analysis: &Analysis) -> Vec<Fact> {
-    let simulated =
-        "every number here comes from a simulation in virtual time; nothing was measured";
-    let interrupted = "a run was stopped before its time; its rows end where it was stopped";
-    [
-        (analysis.simulated, ("SIMULATED", simulated)),
-        (analysis.interrupted, ("INTERRUPTED", interrupted)),
-    ]
-    .into_iter()
-    .filter(|(is_so, _)| *is_so)
-    .map(|(_, (word, text))| (word, text.to_owned()))
-    .collect()
+    let mut labels = analysis
+        .delivered
+        .iter()
+        .flat_map(|it| &it.void)
+        .map(|reason| ("VOID", reason.to_string()))
+        .collect::<Vec<_>>();
+    if analysis.is_void() {
+        let text = "the client was the bottleneck: these numbers say nothing about the server";
+        labels.push(("VOID", text.to_owned()));
+    }
+    if analysis.simulated {
+        let text =
+            "every number here comes from a simulation in virtual time; nothing was measured";
+        labels.push(("SIMULATED", text.to_owned()));
+    }
+    if analysis.interrupted {
+        let text = "a run was stopped before its time; its rows end where it was stopped";
+        labels.push(("INTERRUPTED", text.to_owned()));
+    }
+    labels
 }
 
 /// Counts and rates, one line each.
@@ -39,7 +50,7 @@ pub fn facts(analysis: &Analysis) -> Vec<Fact> {
             .map(|(cause, count)| format!("{cause} {count}"));
         facts.push(("causes", causes.collect::<Vec<_>>().join(", ")));
     }
-    facts.push(("rate", rate(analysis)));
+    facts.push(("delivered", delivered(analysis)));
     facts.push(("throughput", throughput(analysis)));
     if analysis.has_slo() || all.good != all.requests.ok {
         facts.push(("goodput", goodput(analysis)));
@@ -50,13 +61,36 @@ pub fn facts(analysis: &Analysis) -> Vec<Fact> {
     facts
 }
 
-fn rate(analysis: &Analysis) -> String {
-    let rates = &analysis.rates;
+/// How the load was delivered; of several runs, the worst of each.
+fn delivered(analysis: &Analysis) -> String {
+    let most = |value: fn(&Delivered) -> Option<f64>| {
+        let values = analysis.delivered.iter().filter_map(value);
+        values.max_by(f64::total_cmp)
+    };
+    let rates = analysis.offered_per_s().zip(analysis.delivered_per_s());
+    let rates = rates.map_or_else(String::new, |(offered, delivered)| {
+        let share = percent(Some(delivered / offered));
+        format!(
+            "{}/s of {}/s offered ({share}), ",
+            number(Some(delivered)),
+            number(Some(offered))
+        )
+    });
+    let gaps = most(|it| it.gap_distance).map_or_else(String::new, |distance| {
+        format!(", gaps {distance:.3} from the planned distribution")
+    });
+    let least = analysis.delivered.iter().filter_map(|it| it.poisson_p);
+    let poisson = least.min_by(f64::total_cmp);
+    let poisson = poisson.map_or_else(String::new, |p| format!(" (Poisson: p = {p:.2})"));
+    let worst = match analysis.runs {
+        0 | 1 => String::new(),
+        runs => format!("; the worst of {runs} runs"),
+    };
     format!(
-        "{}/s offered, {}/s delivered; send lag p99 {} ms",
-        number(rates.offered_per_s),
-        number(rates.delivered_per_s),
-        number(analysis.all().percentile_ms(Metric::Lag, 0.99)),
+        "{rates}schedule lag p50 {} / p99 {} / max {} ms{gaps}{poisson}{worst}",
+        number(most(|it| it.lag_p50_ms)),
+        number(most(|it| it.lag_p99_ms)),
+        number(most(|it| it.lag_max_ms)),
     )
 }
 
@@ -317,11 +351,14 @@ pub fn beside<'a>(groups: impl IntoIterator<Item = (&'a str, &'a Analysis)>) -> 
     for (name, analysis) in groups {
         let rates = &analysis.rates;
         let mut cells = part(analysis.all());
-        cells[0] = match analysis.simulated {
-            true => format!("{name} (simulated)"),
-            false => name.to_owned(),
+        let simulated = if analysis.simulated {
+            " (simulated)"
+        } else {
+            ""
         };
-        cells.insert(1, number(rates.offered_per_s));
+        let void = if analysis.is_void() { " (VOID)" } else { "" };
+        cells[0] = format!("{name}{simulated}{void}");
+        cells.insert(1, number(analysis.offered_per_s()));
         cells.insert(8, number(Some(rates.output_tokens_per_s)));
         table.row(cells);
     }
@@ -379,7 +416,7 @@ pub fn definitions() -> Table {
 pub fn text(analysis: &Analysis) -> String {
     let mut out = String::new();
     for (word, said) in labels(analysis).into_iter().chain(facts(analysis)) {
-        out.push_str(&format!("{word:<11} {said}\n"));
+        out.push_str(&format!("{word:<10} {said}\n"));
     }
     let tables = [Some(times(analysis)), parts(analysis)];
     for table in tables.into_iter().flatten().chain(fairness(analysis)) {

@@ -7,7 +7,7 @@ use serde::Serialize;
 pub struct Table {
     /// What it shows, with the unit.
     pub title: String,
-    /// The names of the columns. The first is aligned left, the others right.
+    /// The names of the columns. A column of numbers is aligned right, any other left.
     pub columns: Vec<String>,
     /// As many cells each as there are columns.
     pub rows: Vec<Vec<String>>,
@@ -49,9 +49,9 @@ impl Table {
         let widths = (0..self.columns.len()).map(width).collect::<Vec<_>>();
         for cells in lines() {
             let padded = cells.iter().zip(&widths).enumerate();
-            let padded = padded.map(|(column, (cell, &width))| match column {
-                0 => format!("{cell:<width$}"),
-                _ => format!("{cell:>width$}"),
+            let padded = padded.map(|(column, (cell, &width))| match self.is_number(column) {
+                false => format!("{cell:<width$}"),
+                true => format!("{cell:>width$}"),
             });
             push_line(&mut out, &padded.collect::<Vec<_>>().join("  "));
         }
@@ -69,7 +69,14 @@ impl Table {
             format!("| {} |", cells.collect::<Vec<_>>().join(" | "))
         };
         push_line(&mut out, &line(&self.columns));
-        let rule = (0..self.columns.len()).map(|column| if column == 0 { "---" } else { "---:" });
+        let align = |column| {
+            if self.is_number(column) {
+                "---:"
+            } else {
+                "---"
+            }
+        };
+        let rule = (0..self.columns.len()).map(align);
         push_line(
             &mut out,
             &format!("|{}|", rule.collect::<Vec<_>>().join("|")),
@@ -81,6 +88,17 @@ impl Table {
             push_line(&mut out, &format!("\n{note}"));
         }
         out
+    }
+
+    /// Whether all cells of a column are numbers, or say that there is none.
+    fn is_number(&self, column: usize) -> bool {
+        let begins_so = |cell: &String| {
+            let first = cell.chars().next();
+            let number = first.is_none_or(|it| it.is_ascii_digit() || "+-$".contains(it));
+            number || cell == "never"
+        };
+        let mut cells = self.rows.iter().filter_map(|cells| cells.get(column));
+        column > 0 && cells.all(begins_so)
     }
 }
 
@@ -114,9 +132,9 @@ mod tests {
     use super::*;
 
     fn table() -> Table {
-        let mut table = Table::new("times in ms", &["metric", "p50", "p99"]);
-        table.row(["TTFT", "1.50", "120"]);
-        table.row(["E2E", "11200", "-"]);
+        let mut table = Table::new("times in ms", &["metric", "p50", "p99", "it is"]);
+        table.row(["TTFT", "1.50", "120", "better"]);
+        table.row(["E2E", "11200", "-", "worse"]);
         table.note("a note");
         table
     }
@@ -125,9 +143,9 @@ mod tests {
     fn text_is_aligned() {
         let expected = "\
 times in ms
-metric    p50  p99
-TTFT     1.50  120
-E2E     11200    -
+metric    p50  p99  it is
+TTFT     1.50  120  better
+E2E     11200    -  worse
 a note
 ";
         assert_eq!(table().text(), expected);
@@ -136,13 +154,13 @@ a note
     #[test]
     fn markdown_keeps_its_bars() {
         let mut table = table();
-        table.row(["a|b", "1", "2"]);
+        table.row(["a|b", "1", "2", "so"]);
         let expected = "\
-| metric | p50 | p99 |
-|---|---:|---:|
-| TTFT | 1.50 | 120 |
-| E2E | 11200 | - |
-| a\\|b | 1 | 2 |
+| metric | p50 | p99 | it is |
+|---|---:|---:|---|
+| TTFT | 1.50 | 120 | better |
+| E2E | 11200 | - | worse |
+| a\\|b | 1 | 2 | so |
 
 a note
 ";

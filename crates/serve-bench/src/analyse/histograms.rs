@@ -6,7 +6,8 @@
 //! histograms' precision.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
 use std::time::{Duration, UNIX_EPOCH};
 
 use base64::Engine;
@@ -18,8 +19,11 @@ use hdrhistogram::serialization::interval_log::{
 use hdrhistogram::serialization::{Deserializer, V2DeflateSerializer};
 use thiserror::Error;
 
+use super::rates::wall_s;
 use super::request::Request;
+use super::requests_of;
 use crate::definitions::Metric;
+use crate::folder::{FolderError, Run, RunFolder};
 
 /// Values are whole microseconds with this many significant digits.
 const DIGITS: u8 = 3;
@@ -82,6 +86,24 @@ impl Histograms {
             // Fails only for values that the sum cannot hold, and it resizes.
             let _ = sum.add(histogram);
         }
+    }
+
+    /// Computes those of a run and writes them into its folder.
+    ///
+    /// # Errors
+    ///
+    /// [`FolderError::Io`] names the file.
+    pub fn keep(run: &Run, folder: &RunFolder) -> Result<(), FolderError> {
+        let requests = requests_of(run);
+        let path = folder.histograms();
+        let wall = Duration::from_secs_f64(wall_s(&requests));
+        let written = File::create(&path)
+            .map(BufWriter::new)
+            .and_then(|mut file| {
+                Self::of(&requests).write(wall, &mut file)?;
+                file.flush()
+            });
+        written.map_err(|source| FolderError::Io { path, source })
     }
 
     /// Writes them as an interval log of one interval that lasts as long as the run.

@@ -33,6 +33,7 @@ use self::request::Request;
 use self::retries::Retries;
 use self::strata::Cuts;
 use crate::definitions::Metric;
+use crate::delivered::Delivered;
 use crate::folder::Run;
 use crate::manifest::Source;
 use crate::record::Outcome;
@@ -47,7 +48,8 @@ pub struct Options {
     pub price_per_hour: Option<f64>,
     /// Where short ends and long begins.
     pub cuts: Cuts,
-    /// After how long without a first token a request is starved. Unset: ten times the median TTFT.
+    /// After how long without a first token a request is starved. Unset: ten times the limit on TTFT,
+    /// or the median TTFT where there is no limit.
     pub starved_after: Option<Span>,
     /// How intervals are drawn.
     pub bootstrap: Bootstrap,
@@ -66,6 +68,8 @@ pub struct Analysis {
     pub slo: Slo,
     /// Where a class has its own.
     pub slo_by_class: BTreeMap<String, Slo>,
+    /// Of each run: whether the load that was asked for is the load that was sent.
+    pub delivered: Vec<Delivered>,
     /// Rates, and the time that they are of.
     pub rates: Rates,
     /// Everything first, then its parts.
@@ -104,16 +108,18 @@ impl Analysis {
         let (groups, resamples) =
             group::groups(&requests, &good, parts, &scheme, &options.bootstrap);
         let rates = Rates::of(&of_run, &groups[0]);
-        let median_ms = groups[0].percentile_ms(Metric::Ttft, 0.5);
+        let limit_ms = limits.slo.ttft.map(Span::as_millis_f64);
+        let usual_ms = limit_ms.or_else(|| groups[0].percentile_ms(Metric::Ttft, 0.5));
         let starved_after = options
             .starved_after
-            .or_else(|| Some(Span::from_nanos((median_ms? * 1e7) as u64)));
+            .or_else(|| Some(Span::from_nanos((usual_ms? * 1e7) as u64)));
         let cost =
             |per_hour| Cost::new(per_hour, rates.output_tokens_per_s, rates.good_tokens_per_s);
         Self {
             simulated: runs.iter().any(is_simulated),
             runs: runs.len(),
             interrupted: runs.iter().any(|run| run.manifest.artifact.interrupted),
+            delivered: runs.iter().map(Delivered::of_run).collect(),
             causes: causes(&requests),
             retries: Retries::of(&requests),
             fairness: fairness(&requests, starved_after),
@@ -137,6 +143,21 @@ impl Analysis {
         &self.groups[0]
     }
 
+    /// Requests due a second, a mean over runs; absent in a closed loop.
+    pub fn offered_per_s(&self) -> Option<f64> {
+        mean(self.delivered.iter().filter_map(|it| it.offered_per_s))
+    }
+
+    /// The same requests actually sent a second.
+    pub fn delivered_per_s(&self) -> Option<f64> {
+        mean(self.delivered.iter().filter_map(|it| it.delivered_per_s))
+    }
+
+    /// Whether the client was the bottleneck of any run. Then nothing is said about the server.
+    pub fn is_void(&self) -> bool {
+        self.delivered.iter().any(|it| !it.void.is_empty())
+    }
+
     /// Whether goodput asks for anything.
     pub fn has_slo(&self) -> bool {
         !self.slo.is_empty() || self.slo_by_class.values().any(|slo| !slo.is_empty())
@@ -151,6 +172,11 @@ pub fn requests_of(run: &Run) -> Vec<Request<'_>> {
 /// Whether a run, or any row of it, comes from a simulation.
 pub fn is_simulated(run: &Run) -> bool {
     run.manifest.source == Source::Simulated || run.records.iter().any(|row| row.simulated)
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let values = values.collect::<Vec<_>>();
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
 /// The limits of goodput.

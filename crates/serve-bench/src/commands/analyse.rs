@@ -7,6 +7,7 @@ use clap::Args;
 use serve_bench::analyse::bootstrap::Bootstrap;
 use serve_bench::analyse::strata::Cuts;
 use serve_bench::analyse::{Analysis, Options};
+use serve_bench::compare::comparable::odd_one_out;
 use serve_bench::folder::{FolderError, Run, RunFolder};
 use serve_bench::record::{self, Outcome};
 use serve_bench::summary;
@@ -17,7 +18,7 @@ use super::{CommandResult, SloArgs};
 /// Arguments of the command.
 #[derive(Args, Debug)]
 pub(crate) struct Analyse {
-    /// Folders of runs, or files of rows; several are taken as repeats of the same thing
+    /// Folders of runs, or of repeats, or files of rows; several are repeats of the same thing
     #[arg(required = true, value_name = "DIR")]
     runs: Vec<PathBuf>,
     /// Print everything as JSON
@@ -41,7 +42,8 @@ pub(crate) struct AnalysisArgs {
     /// An answer that may have more tokens is long [default: the median of the run]
     #[arg(long, value_name = "TOKENS")]
     long_output: Option<u32>,
-    /// A request without a first token for longer is starved [default: ten times the median TTFT]
+    /// A request without a first token for longer is starved [default: ten times
+    /// the limit on TTFT, or the median TTFT without one]
     #[arg(long, value_name = "MS")]
     starved_after_ms: Option<u64>,
     /// How often requests are drawn again for the intervals; 0 leaves these out
@@ -75,7 +77,13 @@ impl AnalysisArgs {
 /// Reads and prints.
 pub(crate) fn run(options: &Analyse) -> CommandResult {
     let runs = options.runs.iter().map(|path| open(path));
-    let runs = runs.collect::<Result<Vec<_>, _>>()?;
+    let runs = runs.collect::<Result<Vec<_>, _>>()?.concat();
+    if let Some(difference) = odd_one_out(runs.iter().map(|run| &run.manifest)) {
+        let hint = "analyse them one by one, or see compare and report";
+        return Err(
+            format!("these runs are no repeats of each other: {difference}; {hint}").into(),
+        );
+    }
     let analysis = Analysis::of(&runs, &options.how.options());
     if options.json {
         println!("{}", serde_json::to_string_pretty(&analysis)?);
@@ -85,12 +93,13 @@ pub(crate) fn run(options: &Analyse) -> CommandResult {
     Ok(exit_code(&analysis))
 }
 
-/// A run from its folder, or from a file of rows, of which nothing else is known then.
-pub(crate) fn open(path: &Path) -> Result<Run, FolderError> {
-    match path.is_file() {
-        true => Ok(Run::of_rows(record::read(path)?)),
-        false => RunFolder::at(path).open(),
+/// The run in a folder, or those in its folders; or rows alone, of which nothing else is known.
+fn open(path: &Path) -> Result<Vec<Run>, FolderError> {
+    if path.is_file() {
+        return Ok(vec![Run::of_rows(record::read(path)?)]);
     }
+    let folders = RunFolder::all_in(path)?;
+    folders.iter().map(RunFolder::open).collect()
 }
 
 /// Prints the tables of runs.
@@ -107,10 +116,14 @@ pub(crate) fn print(runs: &[Run], analysis: &Analysis) {
     }
 }
 
-/// Fails when no answer came whole.
+/// The exit code of a run whose client was the bottleneck.
+const VOID: u8 = 3;
+
+/// Fails when no answer came whole, and when the run is void.
 pub(crate) fn exit_code(analysis: &Analysis) -> ExitCode {
-    match analysis.all().requests.ok {
-        0 => ExitCode::FAILURE,
-        _ => ExitCode::SUCCESS,
+    match (analysis.is_void(), analysis.all().requests.ok) {
+        (true, _) => ExitCode::from(VOID),
+        (false, 0) => ExitCode::FAILURE,
+        (false, _) => ExitCode::SUCCESS,
     }
 }

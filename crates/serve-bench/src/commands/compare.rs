@@ -24,6 +24,9 @@ pub(crate) struct Compare {
     /// Layers of the manifests that may differ; the runtime always may
     #[arg(long, value_name = "LAYER", value_delimiter = ',', value_parser = PossibleValuesParser::new(Layer::ALL.map(Layer::name)))]
     allow: Vec<String>,
+    /// Compare runs whose client was the bottleneck, too
+    #[arg(long)]
+    allow_void: bool,
     /// How surely all intervals together hold the truth
     #[arg(long, value_name = "SHARE", default_value_t = 0.95, value_parser = confidence)]
     confidence: f64,
@@ -48,6 +51,7 @@ pub(crate) fn run(options: &Compare) -> CommandResult {
         slo: options.slo.given(),
         confidence: options.confidence,
         allowed: allowed.collect(),
+        allow_void: options.allow_void,
     };
     let (a, b) = (runs(&options.a)?, runs(&options.b)?);
     let comparison = compare::compare(&a, &b, &how)?;

@@ -7,14 +7,12 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use serve_bench::analyse::{Analysis, Options};
-use serve_bench::delivered::Delivered;
 use serve_bench::folder::{self, RunFolder};
 use serve_bench::http::Target;
 use serve_bench::measure::{Settings, measure};
 use serve_bench::progress::{Live, interrupted};
 use serve_bench::record::{Outcome, RowWriter};
 use serve_bench::spec::{Arrivals, Lengths, Positive, PromptSet, Spec};
-use serve_bench::table::number;
 use serve_bench::workload::Workload;
 
 use super::analyse::{exit_code, print};
@@ -219,53 +217,18 @@ pub(crate) async fn run(options: Run) -> CommandResult {
     ))
 }
 
-/// Prints the tables and the verdict on the load.
+/// Prints the tables.
 fn report(run: &folder::Run, options: &Options, dir: Option<&Path>) -> ExitCode {
     let runs = std::slice::from_ref(run);
     let analysis = Analysis::of(runs, options);
     print(runs, &analysis);
-    let delivered = Delivered::of_run(run);
-    println!("\n{}", verdict(&delivered));
     if let Some(dir) = dir {
         println!(
-            "kept in    {}; `serve-bench analyse` reads it again",
+            "\nkept in    {}; `serve-bench analyse` and `serve-bench report` read it again",
             dir.display()
         );
     }
-    match delivered.void.is_empty() {
-        true => exit_code(&analysis),
-        false => ExitCode::from(VOID),
-    }
-}
-
-/// Whether the load was delivered, in words.
-fn verdict(delivered: &Delivered) -> String {
-    if !delivered.void.is_empty() {
-        let reasons = delivered
-            .void
-            .iter()
-            .map(|reason| format!("VOID       {reason}"));
-        let reasons = reasons.collect::<Vec<_>>().join("\n");
-        return format!(
-            "{reasons}\nThe client was the bottleneck: these numbers say nothing about the server."
-        );
-    }
-    let share = delivered.offered_per_s.zip(delivered.delivered_per_s);
-    let share = share.map_or_else(String::new, |(offered, delivered)| {
-        format!("{:.1}% of the offered rate, ", delivered / offered * 100.0)
-    });
-    let gaps = delivered.gap_distance.map_or_else(String::new, |distance| {
-        format!(", gaps {distance:.3} from the planned distribution")
-    });
-    let poisson = delivered
-        .poisson_p
-        .map_or_else(String::new, |p| format!(" (Poisson: p = {p:.2})"));
-    format!(
-        "delivered  {share}schedule lag p50 {} / p99 {} / max {} ms{gaps}{poisson}",
-        number(delivered.lag_p50_ms),
-        number(delivered.lag_p99_ms),
-        number(delivered.lag_max_ms),
-    )
+    exit_code(&analysis)
 }
 
 fn create(path: &Path) -> Result<RowWriter<BufWriter<File>>, String> {

@@ -135,18 +135,18 @@ fn fields(layer: Layer, manifest: &Manifest) -> BTreeMap<String, Value> {
         Layer::Model => serde_json::to_value(&manifest.model),
         Layer::Runtime => serde_json::to_value(&manifest.runtime),
         Layer::Hardware => serde_json::to_value(&manifest.hardware),
-        // The specification is what its hash is of, and the hash is what was sent.
-        Layer::Workload => Ok(serde_json::json!({
-            "requests_sha256": format!("{:.12}", manifest.workload.requests_sha256)
-        })),
+        Layer::Workload => Ok(workload(manifest)),
         Layer::Measurement => serde_json::to_value(&manifest.measurement),
     };
+    // A name stands for all that stands in it. Numbers are computed from rows by today's
+    // definitions, whatever those of the run's own day were called.
+    // A name stands for all that stands in it. Numbers are computed from rows by today's
+    // definitions, whatever those of the run's own day were called.
     let ignored: &[&str] = match layer {
         Layer::Model => &["described.created"],
-        Layer::Runtime => &["url", "command"],
-        Layer::Workload => &[],
-        Layer::Measurement => &["client"],
-        Layer::Source | Layer::Hardware => &[],
+        Layer::Runtime => &["url", "command", "config.host", "config.port", "config.log"],
+        Layer::Measurement => &["client", "definitions"],
+        Layer::Source | Layer::Hardware | Layer::Workload => &[],
     };
     let mut fields = BTreeMap::new();
     flatten("", &value.unwrap_or_default(), &mut fields);
@@ -156,6 +156,31 @@ fn fields(layer: Layer, manifest: &Manifest) -> BTreeMap<String, Value> {
     };
     fields.retain(|name, _| !is_ignored(name));
     fields
+}
+
+/// What was sent, by its hash, and its specification as far as that is TOML.
+fn workload(manifest: &Manifest) -> Value {
+    let workload = &manifest.workload;
+    let spec = workload.spec.parse::<toml::Table>().ok();
+    serde_json::json!({
+        SENT: format!("{:.12}", workload.requests_sha256),
+        "requests": workload.requests,
+        "spec": spec,
+    })
+}
+
+/// The field of the workload that says what was sent.
+const SENT: &str = "requests_sha256";
+
+/// Where runs differ in more than their seed; `None` for repeats of the same thing.
+pub fn odd_one_out<'a>(runs: impl IntoIterator<Item = &'a Manifest>) -> Option<Difference> {
+    let mut runs = runs.into_iter();
+    let first = runs.next()?;
+    let differences = runs.flat_map(|other| differences(first, other));
+    let of_seed = |it: &Difference| {
+        it.layer == Layer::Workload && [SENT, "spec.seed"].contains(&it.field.as_str())
+    };
+    differences.into_iter().find(|it| !of_seed(it))
 }
 
 /// Objects to `a.b.c`; lists are compared whole.
@@ -194,6 +219,11 @@ mod tests {
         assert!(differences(&a, &b).is_empty());
         b.runtime.config = Some(serde_json::json!({"max_batch": 1}));
         b.runtime.url = "http://127.0.0.1:9".to_owned();
+        let words = ("TTFT".to_owned(), "other words".to_owned());
+        b.measurement.definitions.extend([words]);
+        b.measurement
+            .definitions
+            .insert("TTFT".to_owned(), "other words".to_owned());
         b.artifact.started = "later".to_owned();
         let found = differences(&a, &b);
         assert_eq!(layers(&found), [Layer::Runtime]);
@@ -209,6 +239,18 @@ mod tests {
             Layer::Measurement,
         ];
         assert_eq!(layers(&differences(&a, &b)), expected);
+    }
+
+    #[test]
+    fn a_seed_apart_are_repeats_and_a_rate_apart_are_not() {
+        let (a, mut b) = (example(), example());
+        b.workload.spec = "seed = 2\n".to_owned();
+        b.workload.requests_sha256 = "other".to_owned();
+        assert_eq!(odd_one_out([&a, &b]), None);
+        b.workload.spec = "seed = 2\n[arrivals.poisson]\nrate_per_s = 2.0\n".to_owned();
+        let odd = odd_one_out([&a, &b]).unwrap().to_string();
+        let expected = "workload: spec.arrivals.poisson.rate_per_s is absent in A and 2.0 in B";
+        assert_eq!(odd, expected);
     }
 
     #[test]

@@ -67,7 +67,8 @@ impl Measure {
     pub(super) fn change(self, difference: f64) -> f64 {
         match self {
             Self::Percentile(..) => difference.exp() - 1.0,
-            Self::Answered | Self::Good => difference,
+            // A share has no more room than from none to all.
+            Self::Answered | Self::Good => difference.clamp(-1.0, 1.0),
         }
     }
 

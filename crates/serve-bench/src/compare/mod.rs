@@ -24,6 +24,7 @@ use self::comparable::{Difference, Incomparable, Layer};
 use self::measure::Measure;
 use self::units::{Side, Units};
 use crate::analyse::{Limits, is_simulated};
+use crate::delivered::{Delivered, Void};
 use crate::folder::Run;
 use crate::slo::Slo;
 
@@ -36,6 +37,8 @@ pub struct Options {
     pub confidence: f64,
     /// Layers that may differ. The runtime always may.
     pub allowed: Vec<Layer>,
+    /// Whether runs whose client was the bottleneck may be compared.
+    pub allow_void: bool,
 }
 
 impl Default for Options {
@@ -44,6 +47,7 @@ impl Default for Options {
             slo: None,
             confidence: 0.95,
             allowed: Vec::new(),
+            allow_void: false,
         }
     }
 }
@@ -129,6 +133,14 @@ pub enum CompareError {
         /// Where the first differs from another; A and B stand for these two.
         difference: Box<Difference>,
     },
+    /// The client of a run was the bottleneck.
+    #[error("a run of {side} is void: {reason}; --allow-void compares it all the same")]
+    Void {
+        /// `A` or `B`.
+        side: char,
+        /// Why.
+        reason: Void,
+    },
     /// The sides differ in what must be the same.
     #[error(transparent)]
     Incomparable(#[from] Incomparable),
@@ -138,8 +150,8 @@ pub enum CompareError {
 ///
 /// # Errors
 ///
-/// [`CompareError`] when a side is empty, or holds runs of several things, or when the manifests differ
-/// in a layer that may not.
+/// [`CompareError`] when a side is empty, holds runs of several things or a void one, or when the
+/// manifests differ in a layer that may not.
 pub fn compare(a: &[Run], b: &[Run], options: &Options) -> Result<Comparison, CompareError> {
     let (Some(first_a), Some(first_b)) = (a.first(), b.first()) else {
         return Err(CompareError::Empty {
@@ -148,8 +160,14 @@ pub fn compare(a: &[Run], b: &[Run], options: &Options) -> Result<Comparison, Co
         });
     };
     for (side, runs) in [('A', a), ('B', b)] {
-        if let Some(difference) = odd_one_out(runs) {
+        let manifests = runs.iter().map(|run| &run.manifest);
+        if let Some(difference) = comparable::odd_one_out(manifests) {
+            let difference = Box::new(difference);
             return Err(CompareError::NoRepeats { side, difference });
+        }
+        let mut reasons = runs.iter().flat_map(|run| Delivered::of_run(run).void);
+        if let (Some(reason), false) = (reasons.next(), options.allow_void) {
+            return Err(CompareError::Void { side, reason });
         }
     }
     let differences = comparable::differences(&first_a.manifest, &first_b.manifest);
@@ -231,39 +249,4 @@ fn overall(lines: &[Line]) -> Verdict {
         (false, false) if any(Verdict::NoDifferenceShown) => Verdict::NoDifferenceShown,
         (false, false) => Verdict::TooFew,
     }
-}
-
-/// Where the runs of one side differ in more than their seed.
-fn odd_one_out(runs: &[Run]) -> Option<Box<Difference>> {
-    let (first, others) = runs.split_first()?;
-    let differences = others
-        .iter()
-        .flat_map(|other| comparable::differences(&first.manifest, &other.manifest));
-    differences
-        .filter(|it| it.layer != Layer::Workload)
-        .map(Box::new)
-        .next()
-}
-
-/// Whether runs differ in nothing but their seed.
-pub fn are_repeats(runs: &[&Run]) -> bool {
-    let Some((first, others)) = runs.split_first() else {
-        return false;
-    };
-    others.iter().all(|other| {
-        let differences = comparable::differences(&first.manifest, &other.manifest);
-        let same = |it: &Difference| it.layer == Layer::Workload;
-        differences.iter().all(same) && seedless(first) == seedless(other)
-    })
-}
-
-/// What was sent but for its seed.
-fn seedless(run: &Run) -> (u64, Option<toml::Table>) {
-    let workload = &run.manifest.workload;
-    let spec = workload.spec.parse::<toml::Table>().ok();
-    let spec = spec.map(|mut spec| {
-        spec.remove("seed");
-        spec
-    });
-    (workload.requests, spec)
 }

@@ -46,6 +46,16 @@ pub fn table(comparison: &Comparison) -> Table {
             line.verdict.to_string(),
         ]);
     }
+    let answered = comparison
+        .lines
+        .iter()
+        .find(|line| line.measure == Measure::Answered);
+    let gap = answered.and_then(|line| Some((line.a? - line.b?).abs()));
+    if gap.is_some_and(|gap| gap > 0.01) {
+        table.note(
+            "A and B did not answer the same share, so their times are not of the same requests",
+        );
+    }
     table.note(format!("units: {}", comparison.units));
     table.note("all intervals together hold with this confidence; `no difference shown` is not `no difference`");
     table

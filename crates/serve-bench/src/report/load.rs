@@ -83,7 +83,7 @@ pub fn charts(label: &str, offered: bool, points: &[Point<'_>]) -> Vec<Chart> {
         ),
         chart(
             "Answers against load",
-            "goodput: answers that kept every SLO; the gap to the offered rate is what was late, refused or failed",
+            "goodput: answers that kept every SLO; the gap to the offered rate is what was late, refused or failed, and the time that the last answers took",
             Axis::linear("requests/s", values(&requests)),
             requests,
         ),
@@ -142,4 +142,46 @@ fn values(series: &[Series]) -> Vec<f64> {
 
 fn percent(part: u64, whole: u64) -> f64 {
     part as f64 * 100.0 / whole.max(1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analyse::Options;
+    use crate::analyse::testing::{answer, numbered, refused};
+    use crate::folder::Run;
+
+    #[test]
+    fn points_stand_over_their_loads_in_order() {
+        let run = |ttft| {
+            let rows = (0..20).map(|i| match i % 4 {
+                3 => refused(i * 100),
+                _ => answer(i * 100, &[i * 100 + ttft, i * 100 + ttft + 50], Some(6)),
+            });
+            Analysis::of(&[Run::of_rows(numbered(rows))], &Options::default())
+        };
+        let (slow, fast) = (run(80), run(20));
+        let point = |x, analysis| Point { x, analysis };
+        let points = [point(9.0, &slow), point(3.0, &fast)];
+        let charts = charts("offered load (requests/s)", true, &points);
+        let titles = charts.iter().map(|chart| chart.title.as_str());
+        let expected = [
+            "Latency against load",
+            "Time per output token against load",
+            "Answers against load",
+            "Output tokens against load",
+            "Share of requests against load",
+        ];
+        assert_eq!(titles.collect::<Vec<_>>(), expected);
+        let ttft = &charts[0].series[0];
+        assert_eq!(ttft.points, [(3.0, 20.0), (9.0, 80.0)]);
+        assert_eq!(ttft.intervals, [(3.0, [20.0, 20.0]), (9.0, [80.0, 80.0])]);
+        assert_eq!(
+            charts[2].series[2].points,
+            [(3.0, 3.0), (9.0, 9.0)],
+            "offered"
+        );
+        assert_eq!(charts[4].series[0].points[0], (3.0, 75.0));
+        assert!(charts.iter().all(|chart| chart.figure().is_ok()));
+    }
 }

@@ -6,10 +6,9 @@ use super::html::{ReportError, Section};
 use super::load::{self, Point};
 use super::{Named, over_time, timeline, waterfall};
 use crate::analyse::request::Request;
-use crate::analyse::{is_simulated, requests_of};
-use crate::compare::comparable;
+use crate::analyse::requests_of;
+use crate::compare::{self, comparable};
 use crate::definitions::Metric;
-use crate::folder::Run;
 use crate::manifest::Manifest;
 use crate::summary;
 use crate::table::Table;
@@ -21,6 +20,7 @@ use crate::table::Table;
 /// [`ReportError::Draw`].
 pub fn of_one(named: &Named) -> Result<Vec<Section>, ReportError> {
     let analysis = &named.analysis;
+    let simulated = analysis.simulated;
     let first = named.runs.first().map(requests_of).unwrap_or_default();
     let all = named.runs.iter().flat_map(requests_of).collect::<Vec<_>>();
     let sets = by_class(&all);
@@ -41,25 +41,23 @@ pub fn of_one(named: &Named) -> Result<Vec<Section>, ReportError> {
         Section {
             title: "Latency".to_owned(),
             tables: vec![summary::times(analysis)],
-            figures: figures(&named.runs, &cdfs)?,
+            figures: figures(simulated, &cdfs)?,
             ..Section::default()
         },
         Section {
             title: "Where the time goes".to_owned(),
+            text: of_the_first(named),
             tables: waterfall::table(&first).into_iter().collect(),
             figures: waterfall::figure(&first)?
-                .map(|figure| labelled(figure, &named.runs))
+                .map(|figure| labelled(figure, simulated))
                 .into_iter()
                 .collect(),
             ..Section::default()
         },
         Section {
             title: "Over time".to_owned(),
-            text: match named.runs.len() {
-                0 | 1 => String::new(),
-                runs => format!("The first of {runs} runs."),
-            },
-            figures: figures(&named.runs, &time)?,
+            text: of_the_first(named),
+            figures: figures(simulated, &time)?,
             ..Section::default()
         },
         Section {
@@ -83,7 +81,6 @@ pub fn of_one(named: &Named) -> Result<Vec<Section>, ReportError> {
 ///
 /// [`ReportError::Draw`].
 pub fn beside(title: &str, groups: &[Named]) -> Result<Section, ReportError> {
-    let runs = || groups.iter().flat_map(|named| &named.runs);
     let requests = groups.iter().map(|named| {
         let requests = named.runs.iter().flat_map(requests_of).collect::<Vec<_>>();
         (named.name.clone(), requests)
@@ -96,16 +93,19 @@ pub fn beside(title: &str, groups: &[Named]) -> Result<Section, ReportError> {
         charts.extend(load::charts(label, offered, &points));
     }
     charts.extend([Metric::Ttft, Metric::E2e].map(|metric| cdf(metric, &sets)));
-    let runs = runs().cloned().collect::<Vec<_>>();
+    let simulated = groups.iter().any(|named| named.analysis.simulated);
+    let named = groups
+        .iter()
+        .map(|named| (named.name.as_str(), &named.analysis));
+    let mut tables = vec![summary::beside(named)];
+    if let [a, b] = groups {
+        tables.extend(verdict(a, b));
+    }
     Ok(Section {
         title: title.to_owned(),
         text: what_differs(groups),
-        tables: vec![summary::beside(
-            groups
-                .iter()
-                .map(|named| (named.name.as_str(), &named.analysis)),
-        )],
-        figures: figures(&runs, &charts)?,
+        tables,
+        figures: figures(simulated, &charts)?,
         ..Section::default()
     })
 }
@@ -119,16 +119,35 @@ pub fn definitions() -> Section {
     }
 }
 
+/// Where one of several runs is shown.
+fn of_the_first(named: &Named) -> String {
+    match named.runs.len() {
+        0 | 1 => String::new(),
+        runs => format!("The first of {runs} runs."),
+    }
+}
+
+/// Whether the second is better than the first, where they can be compared.
+fn verdict(a: &Named, b: &Named) -> Option<Table> {
+    let comparison = compare::compare(&a.runs, &b.runs, &compare::Options::default()).ok()?;
+    let mut table = compare::text::table(&comparison);
+    table.title = format!(
+        "B ({}) against A ({}): {}",
+        b.name, a.name, comparison.verdict
+    );
+    Some(table)
+}
+
 /// Draws charts. Where any row was simulated, each says so.
-fn figures(runs: &[Run], charts: &[Chart]) -> Result<Vec<Figure>, ReportError> {
+fn figures(simulated: bool, charts: &[Chart]) -> Result<Vec<Figure>, ReportError> {
     let shown = charts.iter().filter(|chart| !chart.is_empty());
     shown
-        .map(|chart| Ok(labelled(chart.figure()?, runs)))
+        .map(|chart| Ok(labelled(chart.figure()?, simulated)))
         .collect()
 }
 
-fn labelled(mut figure: Figure, runs: &[Run]) -> Figure {
-    if runs.iter().any(is_simulated) {
+fn labelled(mut figure: Figure, simulated: bool) -> Figure {
+    if simulated {
         figure.title.push_str(" (simulated)");
     }
     figure
@@ -143,9 +162,7 @@ fn loads(groups: &[Named]) -> Option<(&'static str, bool, Vec<Point<'_>>)> {
     let (label, offered, loads) = match clients {
         Some(clients) => ("clients", false, clients),
         None => {
-            let rates = groups
-                .iter()
-                .map(|named| named.analysis.rates.offered_per_s);
+            let rates = groups.iter().map(|named| named.analysis.offered_per_s());
             (
                 "offered load (requests/s)",
                 true,

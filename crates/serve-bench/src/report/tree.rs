@@ -9,7 +9,7 @@ use thiserror::Error;
 use super::html::{Report, ReportError, Section};
 use super::{Named, sections};
 use crate::analyse::Options;
-use crate::compare::are_repeats;
+use crate::compare::comparable::odd_one_out;
 use crate::folder::{FolderError, Run, RunFolder, folders_in};
 use crate::summary::{self, Fact};
 use crate::timeline::{self, Sample};
@@ -86,7 +86,7 @@ fn gathered(nodes: Vec<Node>, options: &Options) -> Node {
     };
     // Several folders that hold one run each may be repeats.
     let runs = || top.groups.iter().flat_map(|named| &named.runs);
-    if top.groups.len() > 1 && are_repeats(&runs().collect::<Vec<_>>()) {
+    if top.groups.len() > 1 && odd_one_out(runs().map(|run| &run.manifest)).is_none() {
         let timeline = top.groups[0].timeline.clone();
         let name = top.groups[0].name.clone();
         let runs = runs().cloned().collect();
@@ -147,8 +147,9 @@ fn find(path: &Path, options: &Options) -> Result<Option<Node>, TreeError> {
             false => below.extend(find(&folder, options)?),
         }
     }
-    let all = runs.iter().map(|(_, (run, _))| run).collect::<Vec<_>>();
-    let groups = if runs.len() > 1 && are_repeats(&all) {
+    let manifests = runs.iter().map(|(_, (run, _))| &run.manifest);
+    let repeats = odd_one_out(manifests).is_none();
+    let groups = if runs.len() > 1 && repeats {
         let timeline = runs[0].1.1.clone();
         let runs = runs.into_iter().map(|(_, (run, _))| run).collect();
         vec![Named::new(name.clone(), runs, timeline, options)]

@@ -5,5 +5,6 @@
 mod binary;
 mod client;
 mod exact;
+mod example;
 mod server;
 mod servers;
