@@ -328,13 +328,20 @@ impl Problem {
         let kind = self.kind();
         ErrorBody {
             error: ErrorObject {
-                message: self.to_string(),
+                message: shown(&self.to_string()).to_owned(),
                 family: kind.family,
-                param: self.param(),
+                param: self.param().map(shown),
                 code: kind.code,
             },
         }
     }
+}
+
+/// As much of a text as an answer holds: parts of it may be the client's own, of any length.
+fn shown(text: &str) -> &str {
+    const BYTES_MAX: usize = 1_000;
+
+    &text[..text.floor_char_boundary(BYTES_MAX)]
 }
 
 impl IntoResponse for Problem {

@@ -78,6 +78,24 @@ async fn sigterm_lets_a_stream_finish() {
     assert!(ended.stderr.contains("SIGTERM"), "{}", ended.stderr);
 }
 
+/// As soon as the port is open a signal is handled: the process ends by itself and is not ended.
+#[test]
+fn signals_are_handled_before_the_port_opens() {
+    for _ in 0..5 {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = free.local_addr().unwrap();
+        drop(free);
+        let port = address.port().to_string();
+        let mut process = Process::spawn(&[FAST, &["--port", &port]].concat(), &[]);
+        while std::net::TcpStream::connect(address).is_err() {
+            std::thread::yield_now();
+        }
+        process.signal("TERM");
+        let ended = process.wait();
+        assert_eq!(ended.status.code(), Some(0), "{}", ended.stderr);
+    }
+}
+
 #[tokio::test]
 async fn what_outlasts_the_drain_timeout_is_told_so() {
     let mut process = Process::start(&[SLOW, &["--drain-timeout", "0"]].concat());

@@ -14,6 +14,7 @@ mod connections;
 mod deadlines;
 mod drain;
 mod faults;
+mod fuzz;
 #[cfg(feature = "model")]
 mod golden;
 #[cfg(feature = "model")]

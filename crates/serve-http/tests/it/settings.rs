@@ -189,6 +189,100 @@ async fn every_policy_can_be_reached_and_serves() {
     }
 }
 
+async fn config(process: &Process) -> Value {
+    let answer = reqwest::get(process.url("/v1/config")).await.unwrap();
+    answer.json().await.unwrap()
+}
+
+/// Turning one thing off changes one setting, and no other limit comes in its place.
+#[tokio::test]
+async fn each_control_is_one_setting_away() {
+    // (the treatment, the control, what differs)
+    let table: &[(&[&str], &[&str], &str, Value)] = &[
+        (&[], &["--max-batch=1"], "max_batch", json!(1)),
+        (&[], &["--queue-cap=0"], "queue_cap", json!(0)),
+        (
+            &["--order=aging-tiers"],
+            &["--age-after=0"],
+            "age_after",
+            json!(0.0),
+        ),
+        (&[], &["--prefix-cache=false"], "prefix_cache", json!(false)),
+        (
+            &["--batch=static"],
+            &["--batch-window=0"],
+            "batch_window",
+            json!(0.0),
+        ),
+        (
+            &["--queue-timeout=5"],
+            &["--queue-timeout=0"],
+            "queue_timeout",
+            json!(0.0),
+        ),
+        (&[], &["--connections-max=0"], "connections_max", json!(0)),
+        (&[], &["--header-timeout=0"], "header_timeout", json!(0.0)),
+        (&[], &["--body-timeout=0"], "body_timeout", json!(0.0)),
+        (
+            &[],
+            &["--keep-alive-timeout=0"],
+            "keep_alive_timeout",
+            json!(0.0),
+        ),
+        (&[], &["--write-timeout=0"], "write_timeout", json!(0.0)),
+        (&[], &["--idempotency-ttl=0"], "idempotency_ttl", json!(0.0)),
+    ];
+    for (treatment, control, name, off) in table {
+        let mock: &[&str] = &["--backend=mock", "--mock-speed=inf"];
+        let on = Process::start(&[mock, treatment].concat());
+        // A flag may be given once, so the control takes the place of its own.
+        let others = treatment.iter().filter(|flag| {
+            let key = |flag: &str| flag.split('=').next().map(ToOwned::to_owned);
+            key(flag) != key(control[0])
+        });
+        let others: Vec<&str> = others.copied().collect();
+        let off_process = Process::start(&[mock, &others, control].concat());
+        let (with, without) = (config(&on).await, config(&off_process).await);
+        let (with, without) = (with.as_object().unwrap(), without.as_object().unwrap());
+        assert_eq!(&without[*name], off, "{name}");
+        let differ: Vec<&String> = with
+            .iter()
+            .filter(|(key, value)| *key != "port" && without[*key] != **value)
+            .map(|(key, _)| key)
+            .collect();
+        assert_eq!(differ, [name], "{control:?}");
+        let ask = reqwest::Client::new()
+            .post(off_process.url("/v1/completions"))
+            .json(&json!({"prompt": "x", "max_tokens": 2}));
+        assert_eq!(ask.send().await.unwrap().status(), 200, "{name}");
+    }
+}
+
+/// The first document lost a run because a second limit went on refusing.
+#[tokio::test]
+async fn without_a_queue_cap_no_class_is_refused() {
+    for (cap, refuses) in [("256", true), ("0", false)] {
+        let process = Process::start(&[
+            "--backend=mock",
+            "--mock-speed=50",
+            "--max-batch=1",
+            "--class-queue-cap=free=1",
+            "--queue-cap",
+            cap,
+        ]);
+        let client = reqwest::Client::new();
+        let body = json!({"prompt": "x", "max_tokens": 20, "request_class": "free"});
+        let asked = (0..300).map(|_| {
+            let ask = client.post(process.url("/v1/completions")).json(&body);
+            async move { ask.send().await.unwrap().status().as_u16() }
+        });
+        let statuses = futures::future::join_all(asked).await;
+        let refused = statuses.iter().filter(|status| **status == 503).count();
+        assert_eq!(refused > 0, refuses, "queue cap {cap}: {refused} refused");
+        assert!(statuses.iter().all(|status| [200, 503].contains(status)));
+    }
+}
+
 #[test]
 fn settings_that_cannot_be_meant_end_the_start_with_their_names() {
     let unknown = File::of("unknown", "max_bacth = 3\n");
@@ -239,6 +333,18 @@ fn settings_that_cannot_be_meant_end_the_start_with_their_names() {
         (
             &["--stalled-after", "0"],
             "--stalled-after: it must be above 0",
+        ),
+        (
+            &["--request-timeout", "5", "--queue-timeout", "5"],
+            "--queue-timeout: it must be below --request-timeout",
+        ),
+        (
+            &["--bodies-bytes-max", "1000"],
+            "--bodies-bytes-max: it must not be below --body-bytes-max",
+        ),
+        (
+            &["--write-timeout", "never"],
+            "a number of seconds from 0 to 86400",
         ),
     ];
     for (args, says) in table {

@@ -33,7 +33,7 @@ pub(crate) struct Cli {
         long,
         env = "SERVE_CONFIG",
         value_name = "FILE",
-        help_heading = "Options"
+        help_heading = "General"
     )]
     #[serde(skip)]
     pub(crate) config: Option<PathBuf>,
@@ -124,7 +124,7 @@ pub(crate) struct Cli {
         env = "SERVE_LOG",
         value_name = "FILTER",
         default_value = "info",
-        help_heading = "Options"
+        help_heading = "General"
     )]
     pub(crate) log: String,
 

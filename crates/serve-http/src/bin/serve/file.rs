@@ -5,7 +5,7 @@
 //! the file says becomes a flag where none was given, so there is one parser and one set of messages.
 
 use std::ffi::OsString;
-use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::parser::ValueSource;
@@ -19,18 +19,22 @@ use crate::tenants::{KeySettings, Tenants};
 /// Settings that belong to the command line alone.
 const NOT_IN_A_FILE: [&str; 3] = ["config", "help", "version"];
 
-/// Reads the settings: flags, then environment variables, then the file that they name.
+/// Reads the settings: flags, then environment variables, then the file that they name, which `read`
+/// turns into text.
 ///
 /// # Errors
 ///
 /// [`Failure::Message`] with clap's own words, [`Failure::File`] for a file that cannot be read, or
 /// [`Failure::Usage`] for settings that contradict each other.
-pub(crate) fn settings(arguments: Vec<OsString>) -> Result<Cli, Failure> {
+pub(crate) fn settings(
+    arguments: Vec<OsString>,
+    read: impl Fn(&Path) -> io::Result<String>,
+) -> Result<Cli, Failure> {
     let given = Cli::command().try_get_matches_from(&arguments)?;
     let mut cli = match given.get_one::<PathBuf>("config") {
         None => Cli::from_arg_matches(&given)?,
         Some(path) => {
-            let text = fs::read_to_string(path).map_err(|cause| file(path, cause.to_string()))?;
+            let text = read(path).map_err(|cause| file(path, cause.to_string()))?;
             with_file(arguments, &given, &text).map_err(|cause| match cause {
                 FileError::Own(failure) => failure,
                 FileError::Said(cause) => file(path, cause),

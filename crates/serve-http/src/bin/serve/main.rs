@@ -37,7 +37,9 @@ use units::Seconds;
 
 fn main() -> ExitCode {
     let console = Console;
-    let cli = match file::settings(std::env::args_os().collect()) {
+    let cli = match file::settings(std::env::args_os().collect(), |path| {
+        std::fs::read_to_string(path)
+    }) {
         Ok(cli) => cli,
         // Help and version are no failures, and clap knows where each of these is printed.
         Err(Failure::Message(message)) => {
