@@ -106,7 +106,7 @@ pub async fn drive<T: Transport>(
 /// A plan that is drawn ahead of its time, so that a long prompt does not make its request late.
 fn prepared(workload: &Workload) -> impl Iterator<Item = Conversation> + Send + use<> {
     let plan = workload.plan();
-    let (sender, receiver) = sync_channel(512);
+    let (sender, receiver) = sync_channel(256);
     std::thread::spawn(move || {
         for conversation in plan {
             if sender.send(conversation).is_err() {

@@ -13,7 +13,7 @@ use serve_bench::record::{self, Outcome};
 use serve_bench::summary;
 use serve_core::Span;
 
-use super::{CommandResult, SloArgs};
+use super::{CommandResult, SloArgs, VOID};
 
 /// Arguments of the command.
 #[derive(Args, Debug)]
@@ -115,9 +115,6 @@ pub(crate) fn print(runs: &[Run], analysis: &Analysis) {
         );
     }
 }
-
-/// The exit code of a run whose client was the bottleneck.
-const VOID: u8 = 3;
 
 /// Fails when no answer came whole, and when the run is void.
 pub(crate) fn exit_code(analysis: &Analysis) -> ExitCode {

@@ -17,6 +17,9 @@ use serve_core::Span;
 /// The exit code of a command that did its work, or why it could not.
 pub(crate) type CommandResult = Result<ExitCode, Box<dyn Error>>;
 
+/// The exit code where the client was the bottleneck: of a void run, of a load that was not sustained.
+pub(crate) const VOID: u8 = 3;
+
 /// What an answer must keep to be counted as goodput.
 #[derive(Args, Debug)]
 pub(crate) struct SloArgs {

@@ -18,9 +18,6 @@ use serve_bench::workload::Workload;
 use super::analyse::{exit_code, print};
 use super::{CommandResult, SloArgs};
 
-/// The exit code of a run whose client was the bottleneck.
-pub(crate) const VOID: u8 = 3;
-
 /// Arguments of the command.
 #[derive(Args, Debug)]
 pub(crate) struct Run {

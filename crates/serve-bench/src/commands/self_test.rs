@@ -8,8 +8,7 @@ use serve_bench::capacity::{Carried, Trial};
 use serve_bench::progress::interrupted;
 use serve_bench::table::number;
 
-use super::CommandResult;
-use super::run::VOID;
+use super::{CommandResult, VOID};
 
 /// Arguments of the command.
 #[derive(Args, Debug)]

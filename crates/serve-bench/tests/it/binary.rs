@@ -7,6 +7,7 @@ use std::time::Duration;
 use serve_bench::folder::RunFolder;
 use serve_bench::record::{self, Outcome};
 use serve_bench::spec::Spec;
+use serve_bench::timeline;
 use serve_bench::workload::Workload;
 
 use crate::server::{Server, end, head, status, text};
@@ -68,6 +69,9 @@ async fn a_run_prints_tables_that_its_folder_gives_again() {
     let run = RunFolder::at(&dir).open().unwrap();
     assert_eq!(run.records.len(), 8);
     assert_eq!(record::read(&out).unwrap(), run.records);
+    let samples = std::fs::read(RunFolder::at(&dir).timeline()).unwrap();
+    let samples = timeline::read(samples.as_slice()).unwrap();
+    assert!(samples.iter().all(|sample| sample.waiting == Some(3.0)) && !samples.is_empty());
     let layer = &run.manifest.workload;
     assert_eq!(
         (layer.name.as_str(), layer.seed, layer.requests),

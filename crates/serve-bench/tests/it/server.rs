@@ -76,6 +76,13 @@ async fn answer<S: Stream>(
         let _ = stream.write_all(text.as_bytes()).await;
         return;
     }
+    if head.starts_with("GET /metrics ") {
+        let body = "serve_requests_waiting 3\n";
+        let head = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length";
+        let text = format!("{head}: {}\r\n\r\n{body}", body.len());
+        let _ = stream.write_all(text.as_bytes()).await;
+        return;
+    }
     if head.starts_with("GET ") {
         let nothing = b"HTTP/1.1 404 Not Found\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
         let _ = stream.write_all(nothing).await;
