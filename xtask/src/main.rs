@@ -47,6 +47,9 @@ enum Task {
         dir: PathBuf,
         /// The golden file; without it, DIR/golden.json
         golden: Option<PathBuf>,
+        /// Where the model runs: auto, cpu or flex, and cuda or webgpu where they are built in
+        #[arg(long, default_value = "auto")]
+        device: String,
     },
     /// Compare a tokenizer and its chat template with golden cases
     #[command(after_help = "Exit code 0: all cases passed; 1: a case failed; 2: bad arguments.")]
@@ -157,8 +160,14 @@ fn main() -> ExitCode {
     let result = match Cli::parse().task {
         Task::Ci(options) => ci::run(&options),
         Task::Tidy => tidy::run(&Cli::command()),
-        Task::CheckModel { dir, golden } => {
-            cargo::run_bin("check-model", std::iter::once(dir).chain(golden))
+        Task::CheckModel {
+            dir,
+            golden,
+            device,
+        } => {
+            let device = PathBuf::from(format!("--device={device}"));
+            let args = [device, dir].into_iter().chain(golden);
+            cargo::run_bin("check-model", args)
         }
         Task::CheckTokenizer { dir, golden, name } => {
             cargo::run_bin("check-tokenizer", [dir, golden].into_iter().chain(name))
