@@ -91,7 +91,7 @@ async fn everything_is_released_within_one_step() {
         gate.send(Word::Run).unwrap();
         let mut body = json!({"prompt": "x", "max_tokens": 9_000, "stream": true});
         if way == "deadline" {
-            body["timeout_ms"] = 60.into();
+            body["timeout_ms"] = 400.into();
         }
         let response = server.open(post(COMPLETION, body.to_string())).await;
         let mut stream = response.into_body().into_data_stream();
@@ -105,7 +105,7 @@ async fn everything_is_released_within_one_step() {
                 let path = format!("/v1/requests/{id}/cancel");
                 assert_eq!(server.post(&path, json!({})).await.status, 200);
             }
-            _ => tokio::time::sleep(std::time::Duration::from_millis(80)).await,
+            _ => tokio::time::sleep(std::time::Duration::from_millis(450)).await,
         }
         let worker = server.service.serving().unwrap().worker();
         let steps = worker.stats().counters.steps;
