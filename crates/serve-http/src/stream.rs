@@ -8,7 +8,8 @@
 use axum::body::{Body as HttpBody, Bytes};
 use axum::http::{HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
-use futures::stream;
+use bytes::{BufMut, BytesMut};
+use futures::{FutureExt, stream};
 use serde::Serialize;
 use serve_core::FinishReason;
 
@@ -70,10 +71,12 @@ pub(crate) fn json(bytes: Bytes) -> Response {
 /// away and the response is dropped, the request is called off.
 pub fn events(header: Header, generation: Generation, include_usage: bool) -> Response {
     let writer = Writer {
+        text_frame: TextFrame::of(&header, include_usage),
         header,
         generation,
         include_usage,
         first: true,
+        frames: BytesMut::with_capacity(FRAMES_BYTES),
     };
     let frames = stream::unfold(writer, |mut writer| async {
         let frame = writer.next().await?;
@@ -96,47 +99,65 @@ struct Writer {
     include_usage: bool,
     /// Whether the next chunk is the first one.
     first: bool,
+    text_frame: TextFrame,
+    /// Where frames are written, so that not each of them is an allocation.
+    frames: BytesMut,
 }
 
+/// Bytes of frames that are allocated at once.
+const FRAMES_BYTES: usize = 2 << 10;
+
+/// Bytes from which on frames go out, though there is more to write.
+const BYTES_AT_ONCE: usize = 16 << 10;
+
 impl Writer {
+    /// All frames that there are, at least one: a client that is behind is not sent them one by one.
     async fn next(&mut self) -> Option<Bytes> {
-        let mut frame = Vec::with_capacity(256);
-        match self.generation.next().await? {
-            Ok(Piece::Text(text)) => self.text(&text, &mut frame),
+        let piece = self.generation.next().await?;
+        self.write(piece);
+        while self.frames.len() < BYTES_AT_ONCE {
+            match self.generation.next().now_or_never() {
+                Some(Some(piece)) => self.write(piece),
+                Some(None) | None => break,
+            }
+        }
+        Some(self.frames.split().freeze())
+    }
+
+    fn write(&mut self, piece: Result<Piece, Problem>) {
+        match piece {
+            Ok(Piece::Text(text)) if self.first => self.first_text(&text),
+            Ok(Piece::Text(text)) => self.text_frame.write(&text, &mut self.frames),
             Ok(Piece::End {
                 finish,
                 usage,
                 timings,
-            }) => self.end(finish, &usage, timings, &mut frame),
-            Err(problem) => event(&problem.body(), &mut frame),
+            }) => self.end(finish, &usage, timings),
+            Err(problem) => event(&problem.body(), &mut self.frames),
         }
-        Some(Bytes::from(frame))
     }
 
-    fn text(&mut self, text: &str, frame: &mut Vec<u8>) {
+    fn first_text(&mut self, text: &str) {
+        self.first = false;
         let part = Part {
             text: Some(text),
-            first: std::mem::take(&mut self.first),
+            first: true,
             finish: None,
         };
-        event(&self.header.chunk(part, self.include_usage), frame);
+        let chunk = self.header.chunk(part, self.include_usage);
+        event(&chunk, &mut self.frames);
     }
 
-    fn end(
-        &mut self,
-        finish: FinishReason,
-        usage: &Counted,
-        timings: Timings,
-        frame: &mut Vec<u8>,
-    ) {
+    fn end(&mut self, finish: FinishReason, usage: &Counted, timings: Timings) {
         if self.first && self.header.endpoint == Endpoint::Chat {
-            self.text("", frame);
+            self.first_text("");
         }
         let part = Part {
             finish: Some(finish),
             ..Part::default()
         };
         let end = self.header.chunk(part, self.include_usage);
+        let frame = &mut self.frames;
         if self.include_usage {
             event(&end, frame);
             event(&self.header.usage_chunk(usage).timed(timings), frame);
@@ -147,17 +168,90 @@ impl Writer {
     }
 }
 
+/// The frame of a chunk with text. From token to token only the text differs, so all around it is
+/// written once for each request.
+struct TextFrame {
+    before: Box<[u8]>,
+    after: Box<[u8]>,
+}
+
+impl TextFrame {
+    /// Stands for the text. No text that is written as JSON holds it as it is.
+    const MARK: &str = "\u{1}";
+
+    fn of(header: &Header, include_usage: bool) -> Self {
+        let part = Part {
+            text: Some(Self::MARK),
+            ..Part::default()
+        };
+        let mut frame = BytesMut::new();
+        event(&header.chunk(part, include_usage), &mut frame);
+        let mut mark = BytesMut::new();
+        json_into(Self::MARK, &mut mark);
+        // The model's name comes before it, whatever that is.
+        let at = frame
+            .windows(mark.len())
+            .rposition(|window| window == mark)
+            .unwrap_or(frame.len());
+        let after = frame.get(at + mark.len()..).unwrap_or_default();
+        Self {
+            before: frame[..at].into(),
+            after: after.into(),
+        }
+    }
+
+    fn write(&self, text: &str, frames: &mut BytesMut) {
+        frames.extend_from_slice(&self.before);
+        json_into(text, frames);
+        frames.extend_from_slice(&self.after);
+    }
+}
+
 /// Appends one event. JSON has no raw line breaks, so its text is one `data` line.
-fn event(body: &impl Serialize, frame: &mut Vec<u8>) {
-    let start = frame.len();
-    frame.extend_from_slice(b"data: ");
-    match serde_json::to_writer(&mut *frame, body) {
-        Ok(()) => frame.extend_from_slice(b"\n\n"),
-        // Strings and numbers always serialise; if that ever changes, a client is better off with
-        // a missing event than with half of one.
-        Err(error) => {
-            tracing::error!(%error, "an event could not be written");
-            frame.truncate(start);
+fn event(body: &impl Serialize, frames: &mut BytesMut) {
+    frames.extend_from_slice(b"data: ");
+    json_into(body, frames);
+    frames.extend_from_slice(b"\n\n");
+}
+
+/// Appends a body as JSON.
+fn json_into<T: Serialize + ?Sized>(body: &T, frames: &mut BytesMut) {
+    let start = frames.len();
+    if let Err(error) = serde_json::to_writer(frames.writer(), body) {
+        // Strings and numbers always serialise; if that ever changes, a client is better off
+        // with an empty event than with half of one.
+        tracing::error!(%error, "an event could not be written");
+        frames.truncate(start);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_that_is_put_together_is_the_frame_that_is_written_whole() {
+        for endpoint in [Endpoint::Chat, Endpoint::Completion] {
+            for include_usage in [false, true] {
+                let header = Header {
+                    id: "chatcmpl-1".to_owned(),
+                    endpoint,
+                    created: 1,
+                    // As nasty as a name can be.
+                    model: format!("m\"{}\"{}", TextFrame::MARK, '\u{2028}'),
+                };
+                let frame = TextFrame::of(&header, include_usage);
+                for text in ["", " bade", "\"\\\n\r\t\u{1}\u{7f}", "\u{2028}世界🎉", "{}"] {
+                    let (mut whole, mut spliced) = (BytesMut::new(), BytesMut::new());
+                    let part = Part {
+                        text: Some(text),
+                        ..Part::default()
+                    };
+                    event(&header.chunk(part, include_usage), &mut whole);
+                    frame.write(text, &mut spliced);
+                    assert_eq!(whole, spliced, "{endpoint:?} {text:?}");
+                }
+            }
         }
     }
 }

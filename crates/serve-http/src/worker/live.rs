@@ -3,20 +3,16 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use serve_core::{CancelReason, Event, EventKind, Refusal, Request, RequestId, Time};
+use serve_core::{CancelReason, Event, EventKind, Request, RequestId, Time};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use super::clock::Clock;
-use super::inbox::{Command, Inbox};
+use super::desk::{Desk, EngineNumber};
 use crate::metrics::Metrics;
 
 /// What one request's task is told.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Update {
-    /// The scheduler has taken the request.
-    Accepted,
-    /// The scheduler has not taken it. The last update.
-    Refused(Refusal),
     /// Something happened to it; after a terminal event nothing more comes.
     Happened(Event),
     /// The task fell this many updates behind and the request was cancelled. The last update.
@@ -29,9 +25,8 @@ impl Update {
     /// Whether no other update follows.
     pub fn is_last(&self) -> bool {
         match self {
-            Self::Accepted => false,
             Self::Happened(event) => event.kind.is_terminal(),
-            Self::Refused(_) | Self::FellBehind(_) | Self::EngineStopped => true,
+            Self::FellBehind(_) | Self::EngineStopped => true,
         }
     }
 }
@@ -55,8 +50,8 @@ impl Batch {
 pub(super) enum Message {
     /// What happened in a step.
     Batch(Batch),
-    /// The engine has panicked, and everything that it had accepted is gone.
-    EngineLost,
+    /// This engine has panicked, and everything that was in it is gone.
+    EngineLost(EngineNumber),
 }
 
 /// A place among the requests that may be in the server at once. Dropping it gives it back.
@@ -73,10 +68,25 @@ impl Place {
 struct Entry {
     /// Holds one slot more than the updates that may lie in it, for the last update.
     updates: mpsc::Sender<Update>,
-    /// Whether the present engine has it. Until then it lies in the inbox, which outlives engines.
-    accepted: bool,
+    engine: EngineNumber,
     deadline: Option<Time>,
     _place: Place,
+}
+
+/// What is entered of a request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entered {
+    pub(super) id: RequestId,
+    pub(super) deadline: Option<Time>,
+}
+
+impl Entered {
+    pub(super) fn of(request: &Request) -> Self {
+        Self {
+            id: request.id(),
+            deadline: request.deadline(),
+        }
+    }
 }
 
 /// The table of live requests. An entry, and with it the request's place, goes when the engine has
@@ -87,25 +97,25 @@ pub(super) struct Live {
 }
 
 impl Live {
-    /// Enters a request of which at most `buffer` updates may lie unread.
+    /// Enters a request whose updates go to `updates`, a channel with one slot more than may lie
+    /// unread in it.
     pub(super) fn enter(
         &self,
-        request: &Request,
+        request: Entered,
+        engine: EngineNumber,
         place: Place,
-        buffer: usize,
-    ) -> mpsc::Receiver<Update> {
-        let (updates, receiver) = mpsc::channel(buffer + 1);
+        updates: mpsc::Sender<Update>,
+    ) {
         let entry = Entry {
             updates,
-            accepted: false,
-            deadline: request.deadline(),
+            engine,
+            deadline: request.deadline,
             _place: place,
         };
-        self.lock().insert(request.id(), entry);
-        receiver
+        self.lock().insert(request.id, entry);
     }
 
-    /// Takes out a request that never reached the engine.
+    /// Takes out a request that the engine has not taken.
     pub(super) fn leave(&self, id: RequestId) {
         self.lock().remove(&id);
     }
@@ -115,20 +125,13 @@ impl Live {
     }
 
     fn deliver(&self, batch: Batch, way: &WayOut) {
-        let call_off = |id| {
-            let _ = way.inbox.push(Command::Cancel {
-                id,
-                reason: CancelReason::Client,
-                noticed: way.clock.now(),
-            });
-        };
+        let mut behind = Vec::new();
         let mut called_off = batch.called_off;
         let mut entries = self.lock();
         for (id, update) in batch.updates {
-            let Some(entry) = entries.get_mut(&id) else {
+            let Some(entry) = entries.get(&id) else {
                 continue;
             };
-            entry.accepted |= update == Update::Accepted;
             let last = update.is_last();
             if is_late(&update) {
                 called_off.extend(entry.deadline);
@@ -139,7 +142,7 @@ impl Live {
             } else {
                 let unread = entry.updates.max_capacity() - 1;
                 if entry.updates.try_send(Update::FellBehind(unread)).is_ok() {
-                    call_off(id);
+                    behind.push(id);
                 }
             }
             if last {
@@ -149,14 +152,18 @@ impl Live {
         drop(entries);
         // Only now are the places free as well.
         let now = way.clock.now();
+        // Not before: who holds the desk may enter a request here.
+        for id in behind {
+            way.desk.cancel(id, CancelReason::Client, now);
+        }
         for noticed in called_off {
             way.metrics.released(now.since(noticed));
         }
     }
 
-    /// The engine is gone, and with it the requests that it had accepted.
-    fn fail_accepted(&self) {
-        for (_, entry) in self.lock().extract_if(|_, entry| entry.accepted) {
+    /// This engine is gone, and with it the requests that were in it.
+    fn fail_those_in(&self, engine: EngineNumber) {
+        for (_, entry) in self.lock().extract_if(|_, entry| entry.engine == engine) {
             let _ = entry.updates.try_send(Update::EngineStopped);
         }
     }
@@ -185,9 +192,8 @@ fn is_late(update: &Update) -> bool {
 }
 
 /// What handing out needs beside the table.
-#[derive(Debug)]
 pub(super) struct WayOut {
-    pub(super) inbox: Arc<Inbox>,
+    pub(super) desk: Arc<Desk>,
     pub(super) clock: Clock,
     pub(super) metrics: Arc<Metrics>,
 }
@@ -198,7 +204,7 @@ pub(super) async fn fan_out(live: Arc<Live>, way: WayOut, mut messages: mpsc::Re
     while let Some(message) = messages.recv().await {
         match message {
             Message::Batch(batch) => live.deliver(batch, &way),
-            Message::EngineLost => live.fail_accepted(),
+            Message::EngineLost(engine) => live.fail_those_in(engine),
         }
     }
     live.fail_all();

@@ -1,34 +1,33 @@
 //! The one inference thread, and the ways to it and from it.
 //!
-//! Requests and cancellations go in through a bounded inbox; what happens to requests comes out in
-//! one batch for each step and is handed to each request's own task. The thread is the only place
-//! that touches the engine. The client's side never waits for it: a place among the requests that
-//! may be in the server is given or refused at once, whatever step is running.
+//! Requests and cancellations go to the scheduler at its desk, from the requests' own handlers; what
+//! happens to requests comes out in one batch for each step and is handed to each request's own task.
+//! The thread is the only place that touches the device, and nobody waits for the device but the
+//! thread: a request is taken or refused at once, whatever step is running.
 
 mod clock;
+mod desk;
 mod drive;
-mod inbox;
 mod live;
-mod reading;
+mod past;
 mod supervise;
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use serve_core::{Backend, CancelReason, Limit, Limits, Refusal, Request, RequestId, Span, Time};
-use serve_sched::{ConfigError, Engine, Policies, Scheduler, Stats};
+use serve_sched::{ConfigError, Policies, Scheduler, Stats};
 use thiserror::Error;
 use tokio::sync::{Semaphore, mpsc};
 
 use crate::error::Problem;
-use crate::lifecycle::Lifecycle;
+use crate::lifecycle::{Lifecycle, State};
 use crate::metrics::Metrics;
 pub(crate) use clock::Clock;
-use inbox::{Command, Inbox, Turned};
-use live::{Live, WayOut};
-use reading::{Past, Reading};
+use desk::{Desk, Turned};
+use live::{Entered, Live, WayOut};
 use supervise::Supervisor;
 
 pub use live::{Place, Update};
@@ -43,16 +42,14 @@ const BATCHES_MAX: usize = 64;
 const UNREAD_MAX: usize = 4_096;
 
 /// The inference thread, as the rest of the server sees it. Dropping it ends the thread.
-#[derive(Debug)]
 pub struct Worker {
-    inbox: Arc<Inbox>,
+    desk: Arc<Desk>,
     live: Arc<Live>,
     places: Arc<Semaphore>,
     places_max: u32,
     limits: Limits,
     clock: Clock,
     next_id: AtomicU64,
-    reading: Arc<Mutex<Reading>>,
 }
 
 /// Why there is no inference thread.
@@ -85,27 +82,18 @@ impl Worker {
     ) -> Result<Self, WorkerError> {
         let limits = backend.limits();
         let scheduler = Scheduler::new(limits, policies)?;
-        let reading = Arc::new(Mutex::new(Reading::of(
-            &scheduler,
-            &Past::default(),
-            Time::ZERO,
-        )));
-        let engine = Engine::new(scheduler, backend);
+        let clock = Clock::start();
+        let desk = Arc::new(Desk::new(scheduler, clock));
         let places_max = match queue_cap {
             0 => u32::MAX >> 3, // what a semaphore can count on every platform
             cap => cap.saturating_add(limits.sequences_max).min(u32::MAX >> 3),
         };
-        let (inbox, live) = (
-            Arc::new(Inbox::new(places_max as usize)),
-            Arc::new(Live::default()),
-        );
+        let live = Arc::new(Live::default());
         let (messages, received) = mpsc::channel(BATCHES_MAX);
-        let clock = Clock::start();
         let supervisor = Supervisor {
-            inbox: Arc::clone(&inbox),
+            desk: Arc::clone(&desk),
             messages,
             clock,
-            reading: Arc::clone(&reading),
             limits,
             lifecycle,
             rebuild,
@@ -113,22 +101,21 @@ impl Worker {
         };
         thread::Builder::new()
             .name("inference".to_owned())
-            .spawn(move || supervisor.run(engine))?;
+            .spawn(move || supervisor.run(backend))?;
         let way = WayOut {
-            inbox: Arc::clone(&inbox),
+            desk: Arc::clone(&desk),
             clock,
             metrics,
         };
         tokio::spawn(live::fan_out(Arc::clone(&live), way, received));
         Ok(Self {
-            inbox,
+            desk,
             live,
             places: Arc::new(Semaphore::new(places_max as usize)),
             places_max,
             limits,
             clock,
             next_id: AtomicU64::new(1),
-            reading,
         })
     }
 
@@ -161,41 +148,34 @@ impl Worker {
                     max: self.places_max,
                 },
                 // One place is enough.
-                retry_after: self.reading().time_to_drain(1),
+                retry_after: self.desk.time_to_drain(1),
             }),
         }
     }
 
-    /// Sends a request to the engine. Its place is given back when the engine has let go of it.
+    /// Puts a request into the scheduler. Its place is given back when the engine has let go of it.
     ///
     /// # Errors
     ///
-    /// [`Problem::EngineStopped`], or a refusal for now when the thread has not looked at its
-    /// inbox for too long. Whether the *scheduler* takes the request is the ticket's first update.
+    /// [`Problem::Refused`] by the scheduler, or what is the matter when there is no engine.
     pub fn submit(&self, place: Place, request: Request) -> Result<Ticket, Problem> {
-        let id = request.id();
-        // Accepted, started, tokens, end.
-        let updates_max = (request.output_tokens_max() as usize).saturating_add(3);
-        let unread_max = updates_max.min(UNREAD_MAX);
-        let updates = self.live.enter(&request, place, unread_max);
-        let pushed = self.inbox.push(Command::Submit(request));
-        if let Err(turned) = pushed {
-            self.live.leave(id);
+        let entered = Entered::of(&request);
+        // Started, tokens, end.
+        let updates_max = (request.output_tokens_max() as usize).saturating_add(2);
+        let (sender, updates) = mpsc::channel(updates_max.min(UNREAD_MAX) + 1);
+        let enter = |engine| self.live.enter(entered, engine, place, sender);
+        if let Err(turned) = self.desk.submit(request, enter) {
+            self.live.leave(entered.id);
             return Err(match turned {
+                Turned::Refused(refusal) => Problem::Refused(refusal),
+                Turned::Rebuilding => Problem::NotReady(State::Rebuilding),
                 Turned::Closed => Problem::EngineStopped,
-                Turned::Full(waiting) => Problem::Refused(Refusal::Later {
-                    limit: Limit::QueueDepth {
-                        waiting: waiting as u32,
-                        max: self.places_max,
-                    },
-                    retry_after: None,
-                }),
             });
         }
         Ok(Ticket {
-            id,
+            id: entered.id,
             updates,
-            inbox: Arc::clone(&self.inbox),
+            desk: Arc::clone(&self.desk),
             clock: self.clock,
             ended: false,
         })
@@ -203,33 +183,23 @@ impl Worker {
 
     /// Calls a request off as if its client had gone away, except that the client is told.
     pub fn cancel(&self, id: RequestId) {
-        // A closed inbox means that the engine and the request are gone already.
-        let _ = self.inbox.push(Command::Cancel {
-            id,
-            reason: CancelReason::Client,
-            noticed: self.clock.now(),
-        });
+        self.desk.cancel(id, CancelReason::Client, self.clock.now());
     }
 
     /// How long there has been work and no step has ended; zero where there is none.
     pub fn without_progress(&self) -> Span {
-        let reading = self.reading();
-        match reading.has_work() {
-            true => self.clock.now().since(reading.progress_at),
-            false => Span::ZERO,
-        }
+        self.desk.without_progress()
     }
 
     /// Has the scheduler take no more requests.
     pub fn drain(&self) {
-        // A closed inbox takes no requests either.
-        let _ = self.inbox.push(Command::Drain);
+        self.desk.drain();
     }
 
     /// Calls off every live request because the server is shutting down. Returns how many.
     pub fn cancel_all(&self) -> usize {
         let live = self.live();
-        let _ = self.inbox.push(Command::CancelAll(CancelReason::Drain));
+        self.desk.cancel_all(CancelReason::Drain);
         live
     }
 
@@ -244,29 +214,23 @@ impl Worker {
         self.live.len()
     }
 
-    /// The scheduler's figures after the latest step.
+    /// The scheduler's figures.
     pub fn stats(&self) -> Stats {
-        self.reading().stats
-    }
-
-    fn reading(&self) -> Reading {
-        let reading = self.reading.lock();
-        reading.unwrap_or_else(PoisonError::into_inner).clone()
+        self.desk.stats()
     }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        self.inbox.close();
+        self.desk.close();
     }
 }
 
 /// One request in the engine. Dropping it before its last update calls the request off.
-#[derive(Debug)]
 pub struct Ticket {
     id: RequestId,
     updates: mpsc::Receiver<Update>,
-    inbox: Arc<Inbox>,
+    desk: Arc<Desk>,
     clock: Clock,
     ended: bool,
 }
@@ -286,12 +250,8 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         if !self.ended {
-            // A closed inbox means that the engine and the request are gone already.
-            let _ = self.inbox.push(Command::Cancel {
-                id: self.id,
-                reason: CancelReason::Client,
-                noticed: self.clock.now(),
-            });
+            self.desk
+                .cancel(self.id, CancelReason::Client, self.clock.now());
         }
     }
 }

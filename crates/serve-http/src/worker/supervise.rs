@@ -6,7 +6,7 @@
 //! readiness for good is more use to whoever watches it than one that pretends.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -16,10 +16,9 @@ use tokio::sync::mpsc;
 use tracing::{error, info};
 
 use super::clock::Clock;
-use super::drive::Drive;
-use super::inbox::Inbox;
-use super::live::{Batch, Message, Update};
-use super::reading::{Past, Reading};
+use super::desk::Desk;
+use super::drive::{Drive, Over};
+use super::live::{Batch, Message};
 use crate::lifecycle::{Lifecycle, State};
 use crate::metrics::Metrics;
 
@@ -35,14 +34,11 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// The request that a new backend runs first; those of clients count from 1.
 const WARM_UP: RequestId = RequestId::new(0);
 
-pub(super) type AnyEngine = Engine<Box<dyn Backend + Send>>;
-
 /// What outlives an engine.
 pub(super) struct Supervisor {
-    pub(super) inbox: Arc<Inbox>,
+    pub(super) desk: Arc<Desk>,
     pub(super) messages: mpsc::Sender<Message>,
     pub(super) clock: Clock,
-    pub(super) reading: Arc<Mutex<Reading>>,
     pub(super) limits: Limits,
     pub(super) lifecycle: Arc<Lifecycle>,
     pub(super) rebuild: Option<Rebuild>,
@@ -50,91 +46,73 @@ pub(super) struct Supervisor {
 }
 
 impl Supervisor {
-    /// Runs `engine`, and others after it, until the inbox is closed or no engine can be had. The
+    /// Runs `backend`, and others after it, until the desk is closed or no engine can be had. The
     /// end of the message channel, when this returns, fails whatever is live.
-    pub(super) fn run(mut self, engine: AnyEngine) {
+    pub(super) fn run(mut self, backend: Box<dyn Backend + Send>) {
         let mut attempts = 0;
         let mut finished = 0;
-        let mut past = Past::default();
-        let mut next = Some(engine);
-        while let Some(engine) = next.take() {
-            let drive = Drive::new(
-                engine,
-                Arc::clone(&self.inbox),
-                self.messages.clone(),
-                self.clock,
-                Arc::clone(&self.reading),
-                Arc::clone(&self.metrics),
-            );
-            let mut drive = drive.after(past.clone());
-            // The engine is dropped below and not used again after a panic, so nothing sees its
-            // broken state.
-            if catch_unwind(AssertUnwindSafe(|| drive.run())).is_ok() {
+        let mut next = Some(backend);
+        while let Some(backend) = next.take() {
+            let drive = Drive {
+                backend,
+                desk: Arc::clone(&self.desk),
+                messages: self.messages.clone(),
+                clock: self.clock,
+                metrics: Arc::clone(&self.metrics),
+            };
+            // The backend is dropped in here and the scheduler is given up below, so nothing sees
+            // their broken state.
+            if catch_unwind(AssertUnwindSafe(|| drive.run())).is_ok_and(|over| over == Over::Closed)
+            {
                 break;
             }
             error!("the inference thread panicked");
-            let unanswered = drive.unanswered().to_vec();
-            // What is broken may panic again while it is dropped.
-            let _ = catch_unwind(AssertUnwindSafe(|| drop(drive)));
-            let last = self.reading().stats.clone();
-            if last.counters.finished > finished {
-                attempts = 0;
-            }
-            finished = last.counters.finished;
-            past = Past::ended_with(&last).with_failed(unanswered.len());
-            self.show_lost(&past);
             // First the state, so that whoever is told finds it. A server that drains ends without.
             let rebuilding = self.rebuild.is_some() && self.lifecycle.rebuild();
-            let listening = self.tell_lost(&unanswered);
+            if !rebuilding {
+                self.desk.close();
+            }
+            let listening = self.tell_lost();
+            let now_finished = self.desk.stats().counters.finished;
+            if now_finished > finished {
+                attempts = 0;
+            }
+            finished = now_finished;
             if rebuilding && listening {
-                next = self.another(&past, &mut attempts);
+                next = self.another(&mut attempts);
             }
             if next.is_none() {
                 error!("nothing can be served any more");
-                self.inbox.close();
-                // They are told by the end of the messages.
-                past = past.with_failed(self.inbox.submissions());
-                self.show_lost(&past);
+                self.desk.close();
                 self.lifecycle.advance(State::Failed);
             }
         }
-        self.inbox.close();
+        self.desk.close();
     }
 
-    /// Shows that no engine holds anything now.
-    fn show_lost(&self, past: &Past) {
-        let mut reading = self.reading();
-        *reading = Reading::lost(&reading, past);
-    }
-
-    /// Tells everybody whose request is gone with the engine: those it had not even answered, and
-    /// those it had accepted. Returns whether anybody still listens.
-    fn tell_lost(&self, unanswered: &[RequestId]) -> bool {
-        let unanswered = unanswered.iter().map(|&id| (id, Update::EngineStopped));
-        let unanswered = Message::Batch(Batch {
-            updates: unanswered.collect(),
-            ..Batch::default()
-        });
-        [unanswered, Message::EngineLost]
+    /// Gives the engine up and tells everybody who was in it. Returns whether anybody still listens.
+    fn tell_lost(&self) -> bool {
+        let mut last_words = Batch::default();
+        let engine = self.desk.lose(&mut last_words);
+        [Message::Batch(last_words), Message::EngineLost(engine)]
             .into_iter()
             .all(|message| self.messages.blocking_send(message).is_ok())
     }
 
     /// Another engine, if one can be built.
-    fn another(&mut self, past: &Past, attempts: &mut u32) -> Option<AnyEngine> {
+    fn another(&mut self, attempts: &mut u32) -> Option<Box<dyn Backend + Send>> {
         while *attempts < ATTEMPTS_MAX {
             if *attempts > 0 {
                 thread::sleep(PAUSE * (1 << (*attempts - 1)));
             }
             *attempts += 1;
             match self.build() {
-                Ok(engine) => {
-                    let reading = Reading::of(engine.scheduler(), past, self.clock.now());
-                    *self.reading() = reading;
+                Ok((backend, scheduler)) => {
+                    self.desk.install(scheduler);
                     info!(attempt = *attempts, "the backend was built anew");
-                    // Not when the server drains by now; then the engine will be told to drain.
+                    // Not when the server drains by now; then the desk has told the engine.
                     self.lifecycle.advance(State::Ready);
-                    return Some(engine);
+                    return Some(backend);
                 }
                 Err(cause) => error!(attempt = *attempts, %cause, "the backend could not be built"),
             }
@@ -142,7 +120,7 @@ impl Supervisor {
         None
     }
 
-    fn build(&mut self) -> Result<AnyEngine, String> {
+    fn build(&mut self) -> Result<(Box<dyn Backend + Send>, Scheduler), String> {
         let Some(rebuild) = &mut self.rebuild else {
             return Err("there is nothing to build it with".to_owned());
         };
@@ -155,7 +133,7 @@ impl Supervisor {
         let warm = warm.unwrap_or_else(|_| Err("it panicked".to_owned()));
         let backend = warm.map_err(|cause| format!("its first request failed: {cause}"))?;
         let scheduler = Scheduler::new(self.limits, policies).map_err(|error| error.to_string())?;
-        Ok(Engine::new(scheduler, backend))
+        Ok((backend, scheduler))
     }
 
     /// Has a new backend run one short request from its first step to its last, before anybody's,
@@ -184,9 +162,5 @@ impl Supervisor {
             0 => Err("it did not finish".to_owned()),
             _ => Ok(backend),
         }
-    }
-
-    fn reading(&self) -> std::sync::MutexGuard<'_, Reading> {
-        self.reading.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

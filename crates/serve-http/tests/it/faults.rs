@@ -3,7 +3,7 @@
 use std::sync::mpsc::SyncSender;
 
 use serde_json::json;
-use serve_core::{Refusal, Request};
+use serve_core::{Limit, Refusal, Request};
 use serve_http::lifecycle::State;
 use serve_http::worker::Rebuild;
 use serve_http::{Loaded, Service, Settings};
@@ -42,14 +42,6 @@ fn code(answer: &Answer) -> String {
     answer.json()["error"]["code"].as_str().unwrap().to_owned()
 }
 
-/// Waits until so many requests have come as far as the inbox.
-async fn inside(server: &Server, requests: usize) {
-    let worker = server.service.launched().unwrap().worker();
-    while worker.live() < requests {
-        tokio::task::yield_now().await;
-    }
-}
-
 /// Waits until the engine has taken so many requests, the warm-up included.
 async fn arrived(server: &Server, requests: u64) {
     let worker = server.service.launched().unwrap().worker();
@@ -72,35 +64,86 @@ async fn counted(server: &Server) -> Counters {
 }
 
 #[tokio::test]
-async fn a_request_that_no_engine_had_taken_outlives_the_engine() {
+async fn whoever_was_in_the_engine_is_told_whether_it_ran_or_waited() {
     let (server, gate) = gated(true).await;
-    let lost = ask(&server);
+    let running = ask(&server);
     arrived(&server, 2).await;
-    // The thread is in a step, so this one stays in the inbox.
-    let kept = ask(&server);
-    inside(&server, 2).await;
+    // The thread is in a step; who comes now is taken all the same.
+    let waiting = ask(&server);
+    arrived(&server, 3).await;
     gate.send(Word::Panic).unwrap();
-    assert_eq!(code(&lost.await.unwrap()), "engine_stopped");
-    assert_eq!(kept.await.unwrap().json()["choices"][0]["text"], "again");
+    for answer in [running, waiting] {
+        assert_eq!(code(&answer.await.unwrap()), "engine_stopped");
+    }
+    server.service.lifecycle().reached(State::Ready).await;
+    let answer = ask(&server).await.unwrap();
+    assert_eq!(answer.json()["choices"][0]["text"], "again");
     let counters = counted(&server).await;
-    assert_eq!((counters.finished, counters.failed), (2, 1), "{counters:?}");
+    assert_eq!((counters.finished, counters.failed), (2, 2), "{counters:?}");
     assert_eq!(counters.cancelled, 0, "{counters:?}");
 }
 
 #[tokio::test]
 async fn without_another_engine_everybody_is_told_and_counted() {
     let (server, gate) = gated(false).await;
-    let taken = ask(&server);
-    arrived(&server, 2).await;
-    let in_the_inbox = ask(&server);
-    inside(&server, 2).await;
+    let (running, waiting) = (ask(&server), ask(&server));
+    arrived(&server, 3).await;
     gate.send(Word::Panic).unwrap();
-    for answer in [taken, in_the_inbox] {
+    for answer in [running, waiting] {
         assert_eq!(code(&answer.await.unwrap()), "engine_stopped");
     }
     server.service.lifecycle().reached(State::Failed).await;
     let counters = counted(&server).await;
     assert_eq!((counters.finished, counters.failed), (1, 2), "{counters:?}");
+}
+
+/// Takes one request and no more.
+struct OnlyOne;
+
+impl Admit for OnlyOne {
+    fn name(&self) -> &'static str {
+        "only-one"
+    }
+
+    fn admit(&mut self, _request: &Request, load: &Load<'_>) -> Result<(), Refusal> {
+        match load.running + load.waiting {
+            0 => Ok(()),
+            in_flight => Err(Refusal::Later {
+                limit: Limit::Concurrency { in_flight, max: 1 },
+                retry_after: None,
+            }),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_does_not_wait_for_the_step_that_runs() {
+    let (script, gate) = Script::saying("abc").gated();
+    gate.send(Word::Run).unwrap();
+    gate.send(Word::Run).unwrap();
+    let service = Service::new(Settings::default());
+    let loaded = Loaded {
+        policies: Policies {
+            admit: vec![Box::new(OnlyOne)],
+            ..Policies::default()
+        },
+        ..loaded(script)
+    };
+    service.launch(loaded).await.unwrap();
+    let server = Server::over(service);
+    let running = ask(&server);
+    arrived(&server, 2).await;
+    // The step waits for a word that nobody has said.
+    assert_eq!(code(&ask(&server).await.unwrap()), "overloaded");
+    assert!(!running.is_finished());
+    drop(gate);
+    assert_eq!(running.await.unwrap().status, 200);
+    let counters = counted(&server).await;
+    assert_eq!(
+        (counters.finished, counters.refused),
+        (2, 1),
+        "{counters:?}"
+    );
 }
 
 #[tokio::test]

@@ -74,7 +74,7 @@ async fn ask(service: &Service, prompt: &str, measured: &mut Measured) -> Result
 }
 
 /// The server's mock with the settings of [`Load::settings`].
-async fn launch(load: &Load) -> Result<Arc<Service>, LaunchError> {
+pub(super) async fn launch(load: &Load) -> Result<Arc<Service>, LaunchError> {
     const BLOCK_SIZE: u32 = 16;
 
     let mock = MockConfig {

@@ -12,17 +12,17 @@
 mod control;
 mod load;
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serve_bench::servers::{Program, Server, ServerError, Settings};
+use serve_bench::servers::{Program, Settings};
 use serve_http::LaunchError;
 use thiserror::Error;
 
 use crate::figure::Figure;
-use crate::process::cpu_time;
+use crate::percentile::percentile_ms;
 use crate::provenance::provenance;
+use crate::server::{Served, ServedError, program};
 
 /// Tokens of one answer.
 const OUTPUT_TOKENS: u32 = 128;
@@ -60,19 +60,13 @@ pub struct Trial {
 pub enum EdgeError {
     /// The server.
     #[error(transparent)]
-    Server(#[from] ServerError),
-    /// The server's address is none that can be connected to.
-    #[error("the server says that it is at {0}, which is no address")]
-    Address(String),
+    Server(#[from] ServedError),
     /// The system does not tell how much processor time a process has used.
     #[error("/proc/PID/stat does not tell the server's processor time; this needs Linux")]
     NoCpuTime,
     /// The control.
     #[error("the control did not start: {0}")]
     Control(#[from] LaunchError),
-    /// Where the server writes.
-    #[error("the server's log: {0}")]
-    Log(#[from] std::io::Error),
 }
 
 /// What a load came to.
@@ -102,7 +96,7 @@ struct Load {
 /// [`EdgeError`] when a server cannot be started or measured.
 pub async fn edge(trial: &Trial, mut report: impl FnMut(Figure)) -> Result<u64, EdgeError> {
     provenance(trial.seed).into_iter().for_each(&mut report);
-    let program = Program::find(trial.serve.clone(), Duration::from_secs(20))?;
+    let program = program(trial.serve.clone())?;
     let mut errors = 0;
     for &pace in &trial.paces {
         for &streams in &trial.streams {
@@ -182,19 +176,12 @@ impl Load {
 
 /// The load against the real binary, and the processor time that it cost the server.
 async fn served(program: &Program, load: &Load) -> Result<(Measured, Duration), EdgeError> {
-    let log = std::env::temp_dir().join(format!("speed-edge-{}.log", std::process::id()));
-    let server = Server::start(program, &load.settings(), &log).await?;
-    let address: SocketAddr = server
-        .url()
-        .trim_start_matches("http://")
-        .parse()
-        .map_err(|_| EdgeError::Address(server.url().to_owned()))?;
-    let cpu = || server.pid().and_then(cpu_time).ok_or(EdgeError::NoCpuTime);
+    let server = Served::start(program, &load.settings()).await?;
+    let cpu = || server.cpu_time().ok_or(EdgeError::NoCpuTime);
     let before = cpu()?;
-    let measured = load::run(address, load).await;
+    let measured = load::run(server.address(), load).await;
     let used = cpu()?.saturating_sub(before);
-    server.stop(Duration::from_secs(20)).await;
-    std::fs::remove_file(&log)?;
+    server.stop().await;
     Ok((measured, used))
 }
 
@@ -228,25 +215,27 @@ fn figures(load: &Load, measured: &Measured, cpu: Duration, control: &Measured) 
     figures
 }
 
-/// The smallest sample that is not below `percent` of all.
-fn percentile_ms(samples: &[Duration], percent: usize) -> f64 {
-    let mut sorted = samples.to_vec();
-    sorted.sort_unstable();
-    let rank = (sorted.len() * percent).div_ceil(100).max(1);
-    sorted
-        .get(rank - 1)
-        .map_or(f64::NAN, |sample| sample.as_secs_f64() * 1e3)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_percentile_is_one_of_the_samples() {
-        let samples: Vec<_> = (1..=200).rev().map(Duration::from_millis).collect();
-        assert!((percentile_ms(&samples, 50) - 100.0).abs() < 1e-9);
-        assert!((percentile_ms(&samples, 99) - 198.0).abs() < 1e-9);
-        assert!((percentile_ms(&samples[..1], 99) - 200.0).abs() < 1e-9);
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn every_token_of_every_stream_is_counted() {
+        let load = Load {
+            streams: 3,
+            rounds: 2,
+            pace: Pace::Free,
+            seed: 1,
+        };
+        let service = control::launch(&load).await.unwrap();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(serve_http::run(service, listener, std::future::pending()));
+        let measured = load::run(address, &load).await;
+        assert_eq!((measured.requests, measured.errors), (6, 0));
+        assert_eq!(measured.tokens, u64::from(6 * OUTPUT_TOKENS));
+        assert_eq!(measured.first_tokens.len(), 6);
+        let control = control::run(&load).await.unwrap();
+        assert_eq!((control.requests, control.errors), (6, 0));
     }
 }
