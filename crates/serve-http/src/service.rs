@@ -143,6 +143,7 @@ impl Service {
         let metrics = Arc::clone(&self.metrics);
         let serving = Serving::new(loaded.name, loaded.text, worker, metrics, self.boot);
         serving.warm_up().await.map_err(LaunchError::WarmUp)?;
+        serving.worker().forget_pace();
         self.serving.set(serving).map_err(|_| LaunchError::Twice)?;
         if self.lifecycle.advance(State::Ready) {
             Ok(())

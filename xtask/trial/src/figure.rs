@@ -17,9 +17,14 @@ pub struct Figure {
 impl Figure {
     /// A measured number, to a thousandth.
     pub fn new(name: impl Into<String>, value: f64, unit: &'static str) -> Self {
+        let rounded = (value * 1_000.0).round() / 1_000.0;
+        let value = match rounded.fract() == 0.0 {
+            true => json!(rounded as i64),
+            false => json!(rounded),
+        };
         Self {
             name: name.into(),
-            value: json!((value * 1_000.0).round() / 1_000.0),
+            value,
             unit,
         }
     }

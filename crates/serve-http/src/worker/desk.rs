@@ -127,6 +127,11 @@ impl Desk {
         self.bell.notify_one();
     }
 
+    /// Forgets how fast the engine has been.
+    pub(super) fn forget_pace(&self) {
+        self.lock().with(Scheduler::forget_pace);
+    }
+
     /// Takes no more requests.
     pub(super) fn drain(&self) {
         let mut state = self.lock();

@@ -191,6 +191,11 @@ impl Worker {
         self.desk.without_progress()
     }
 
+    /// Has predictions begin anew: the warm-up, short and alone, is no measure of what follows it.
+    pub(crate) fn forget_pace(&self) {
+        self.desk.forget_pace();
+    }
+
     /// Has the scheduler take no more requests.
     pub fn drain(&self) {
         self.desk.drain();

@@ -3,7 +3,7 @@
 use std::sync::mpsc::SyncSender;
 
 use serde_json::json;
-use serve_core::{Limit, Refusal, Request};
+use serve_core::{Limit, Refusal, Request, Span};
 use serve_http::lifecycle::State;
 use serve_http::worker::Rebuild;
 use serve_http::{Loaded, Service, Settings};
@@ -159,6 +159,44 @@ async fn a_panic_while_the_server_drains_leaves_nothing_behind() {
     assert_eq!(drain.await.unwrap(), 0);
     let counters = counted(&server).await;
     assert_eq!((counters.finished, counters.failed), (1, 1), "{counters:?}");
+}
+
+/// A policy that refuses as soon as something is known of how long requests take.
+struct OnlyTheUnknown;
+
+impl Admit for OnlyTheUnknown {
+    fn name(&self) -> &'static str {
+        "only-the-unknown"
+    }
+
+    fn admit(&mut self, _request: &Request, load: &Load<'_>) -> Result<(), Refusal> {
+        match load.pace.service_time() {
+            None => Ok(()),
+            Some(predicted) => Err(Refusal::Later {
+                limit: Limit::LatencyBudget {
+                    predicted,
+                    target: Span::ZERO,
+                },
+                retry_after: None,
+            }),
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_warm_up_is_no_measure_of_how_long_requests_take() {
+    let service = Service::new(Settings::default());
+    let loaded = Loaded {
+        policies: Policies {
+            admit: vec![Box::new(OnlyTheUnknown)],
+            ..Policies::default()
+        },
+        ..loaded(Script::saying("abc"))
+    };
+    service.launch(loaded).await.unwrap();
+    let server = Server::over(service);
+    assert_eq!(ask(&server).await.unwrap().status, 200);
+    assert_eq!(code(&ask(&server).await.unwrap()), "overloaded");
 }
 
 /// A policy with a fault: it panics when it meets a prompt of this many tokens.

@@ -310,6 +310,11 @@ impl Scheduler {
         self.gate.load(self.now).pace
     }
 
+    /// Forgets how fast the engine has been: what has run so far was no sample of what is to come.
+    pub fn forget_pace(&mut self) {
+        *self.gate.pace_mut() = Pace::default();
+    }
+
     /// The gate: what waits, and what admission policies are shown.
     pub fn gate(&self) -> &Gate {
         &self.gate

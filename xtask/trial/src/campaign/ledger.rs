@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use serve_sched::{Counters, Stats};
+use serve_sched::Counters;
 
 use super::ask::{Ask, Conduct};
 use super::attempt::End;
+use super::life::Lived;
 
 /// The book of one life, kept by its clients.
 #[derive(Debug, Default)]
@@ -83,7 +84,8 @@ impl Ledger {
 
     /// Everything that is not as it should be, after the server has ended. `warm_ups` requests were
     /// the server's own.
-    pub(super) fn audit(&self, stats: &Stats, live: usize, warm_ups: u64) -> Vec<String> {
+    pub(super) fn audit(&self, lived: &Lived, warm_ups: u64) -> Vec<String> {
+        let (stats, tally) = (&lived.stats, &lived.tally);
         let Counters {
             arrived,
             refused,
@@ -93,40 +95,63 @@ impl Ledger {
             ..
         } = stats.counters;
         let ends = self.finished + self.refused + self.cancelled + self.failed;
-        // Who went away may have been anything to the server by then, and so may an answer of which
-        // a stop string has ended what the client sees.
-        let perhaps = self.left + self.stopped;
-        let agrees = |server: u64, certain: u64| (certain..=certain + perhaps).contains(&server);
+        // Who went away may have been anything to the server by then, and so may, to the scheduler,
+        // an answer that a stop string has cut short for its client.
+        let left = self.left;
+        let scheduler = |counted: u64, certain: u64| {
+            (certain..=certain + left + self.stopped).contains(&counted)
+        };
+        let metrics = |counted: u64, certain: u64| (certain..=certain + left).contains(&counted);
         let invariants = [
             (
-                "the server's arrived = finished + refused + cancelled + failed",
+                "the scheduler's arrived = finished + refused + cancelled + failed",
                 arrived == finished + refused + cancelled + failed,
             ),
             (
+                "in /metrics arrived = finished + refused + cancelled + failed",
+                tally.arrived == tally.finished + tally.refused + tally.cancelled + tally.failed,
+            ),
+            (
                 "zero requests in flight",
-                (stats.waiting, stats.running, live) == (0, 0, 0),
+                (stats.waiting, stats.running, lived.live, tally.in_flight) == (0, 0, 0, 0),
             ),
             ("zero blocks held", stats.blocks.held == 0),
             (
                 "every client's request has one end",
-                self.requests == ends + self.left + self.unreached + self.broken,
+                self.requests == ends + left + self.unreached + self.broken,
             ),
             (
-                "clients and server agree on what finished",
-                agrees(finished - warm_ups, self.finished - self.stopped),
+                "clients and /metrics agree on what finished",
+                metrics(tally.finished, self.finished),
             ),
             (
-                "clients and server agree on what failed",
-                agrees(failed, self.failed),
+                "clients and /metrics agree on what was refused",
+                metrics(tally.refused, self.refused),
             ),
             (
-                "clients and server agree on what was cancelled",
-                agrees(cancelled, self.cancelled),
+                "clients and /metrics agree on what was cancelled",
+                metrics(tally.cancelled, self.cancelled),
+            ),
+            (
+                "clients and /metrics agree on what failed",
+                metrics(tally.failed, self.failed),
+            ),
+            (
+                "clients and scheduler agree on what finished",
+                scheduler(finished - warm_ups, self.finished - self.stopped),
+            ),
+            (
+                "clients and scheduler agree on what was cancelled",
+                scheduler(cancelled, self.cancelled),
+            ),
+            (
+                "clients and scheduler agree on what failed",
+                scheduler(failed, self.failed),
             ),
             (
                 // The edge refuses most of what is refused before the scheduler hears of it.
-                "clients and server agree on what was refused",
-                refused <= self.refused + self.left,
+                "clients and scheduler agree on what was refused",
+                refused <= self.refused + left,
             ),
         ];
         let broken = invariants.into_iter().filter(|(_, holds)| !holds);
@@ -136,8 +161,8 @@ impl Ledger {
             let counters = &stats.counters;
             let (waiting, running) = (stats.waiting, stats.running);
             broken.push(format!(
-                "what was seen: {self:?}, server: {waiting} waiting, {running} running, {:?}, \
-                 {counters:?}",
+                "what was seen: {self:?}, {tally:?}, scheduler: {waiting} waiting, {running} \
+                 running, {:?}, {counters:?}",
                 stats.blocks
             ));
         }

@@ -24,6 +24,7 @@ use super::ask::{Ask, OUTPUT_TOKENS_MAX};
 use super::attempt::{End, attempt};
 use super::chaos::{Chaos, Faults, Rates, mock};
 use super::ledger::Ledger;
+use super::tally::Tally;
 
 /// Requests that may wait.
 const QUEUE_CAP: u32 = 64;
@@ -49,6 +50,7 @@ pub(super) struct Plan {
 pub(super) struct Lived {
     pub(super) ledger: Ledger,
     pub(super) stats: Stats,
+    pub(super) tally: Tally,
     /// Requests that the server still knew.
     pub(super) live: usize,
     /// From the first request to the last end.
@@ -76,6 +78,9 @@ pub enum LifeError {
     /// The server's task panicked.
     #[error("the server's task ended by {0}")]
     Task(#[from] tokio::task::JoinError),
+    /// Its metrics lack a figure.
+    #[error("GET /metrics does not say how many requests came and how they ended")]
+    NoMetrics,
     /// The server was never launched, though it had said so.
     #[error("the server has no model after its end")]
     NoModel,
@@ -128,6 +133,9 @@ pub(super) async fn live(plan: &Plan, faults: &Arc<Faults>) -> Result<Lived, Lif
     Ok(Lived {
         ledger,
         stats: model.worker().stats(),
+        tally: Tally::of(&server.service)
+            .await
+            .ok_or(LifeError::NoMetrics)?,
         live: model.worker().live(),
         took: begun.elapsed(),
         after_drain,

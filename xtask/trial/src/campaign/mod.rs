@@ -4,8 +4,8 @@
 //!
 //! What it checks, of every life and at the end:
 //!
-//! - arrived = finished + refused + cancelled + failed, in the server's counts and in the clients',
-//!   and the two agree; in every second life no client goes away, and they agree to the last one;
+//! - arrived = finished + refused + cancelled + failed, in the scheduler's counts, in `/metrics` and in
+//!   the clients' own, and they agree; in every second life no client goes away, and they agree to the last one;
 //! - answers hold what was asked for; nobody is served who came after the drain had begun;
 //! - no request in flight, no block held, no engine left, no task of the runtime left;
 //! - memory is back where it was after the first half of the lives.
@@ -18,6 +18,7 @@ mod attempt;
 mod chaos;
 mod ledger;
 mod life;
+mod tally;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -113,7 +114,7 @@ impl Outcome {
         const WARM_UPS: u64 = 1;
 
         let ledger = &lived.ledger;
-        let audit = ledger.audit(&lived.stats, lived.live, WARM_UPS);
+        let audit = ledger.audit(lived, WARM_UPS);
         let audit = audit
             .into_iter()
             .map(|broken| format!("life {life}: {broken}"));
