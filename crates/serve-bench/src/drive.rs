@@ -330,12 +330,12 @@ impl<T: Transport> Run<T> {
     /// Sleeps; true if the run was stopped meanwhile.
     async fn sleep_until(&self, at_ns: u64) -> bool {
         let mut stop = self.stop.clone();
-        if at_ns <= self.now() {
+        // Not by `now()`, which is 0 for as long as the run has not begun.
+        let at = self.origin + Duration::from_nanos(at_ns);
+        if at <= Instant::now() {
             return *stop.borrow();
         }
-        Timer::Runtime
-            .wait(self.origin + Duration::from_nanos(at_ns), &mut stop)
-            .await
+        Timer::Runtime.wait(at, &mut stop).await
     }
 
     fn now(&self) -> u64 {

@@ -38,6 +38,14 @@ enum Command {
     Compare(commands::compare::Compare),
     /// Write one HTML file with tables and charts of one run or of many
     Report(commands::report::Report),
+    /// Measure a workload over server settings and loads; find the last load that passes
+    Sweep(commands::sweep::Sweep),
+    /// Run a workload through the scheduler in virtual time, on a pretended device
+    Simulate(commands::simulate::Simulate),
+    /// Measure step times, fit the mock's cost model to them, and check that it predicts
+    Calibrate(commands::calibrate::Calibrate),
+    /// Measure the control matrix: pairs one setting apart, beside what others have published
+    Matrix(commands::matrix::Matrix),
 }
 
 #[tokio::main]
@@ -49,6 +57,10 @@ async fn main() -> ExitCode {
         Command::Analyse(options) => commands::analyse::run(&options),
         Command::Compare(options) => commands::compare::run(&options),
         Command::Report(options) => commands::report::run(&options),
+        Command::Sweep(options) => commands::sweep::run(&options).await,
+        Command::Simulate(options) => commands::simulate::run(&options),
+        Command::Calibrate(options) => commands::calibrate::run(&options).await,
+        Command::Matrix(options) => commands::matrix::run(&options).await,
     };
     result.unwrap_or_else(|error| {
         eprintln!("error: {error}");

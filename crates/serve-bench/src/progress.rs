@@ -49,11 +49,10 @@ impl Live {
         self.bar(what, total, template)
     }
 
-    /// Counts the points of a series; `total` and the time left are in planned seconds, since points
-    /// differ in length.
-    pub fn points(&self, what: &str, seconds: u64) -> Bar {
-        let template = "{prefix} {bar:24} {percent}%, {elapsed} so far, about {eta} left  {msg}";
-        self.bar(what, seconds, template)
+    /// Counts the parts of something longer, such as the sections of a matrix.
+    pub fn parts(&self, what: &str, total: u64) -> Bar {
+        let template = "{prefix} {bar:24} {pos}/{len}, {elapsed} so far, about {eta} left  {msg}";
+        self.bar(what, total, template)
     }
 
     fn bar(&self, what: &str, total: u64, template: &str) -> Bar {
@@ -112,10 +111,18 @@ impl Bar {
         }
     }
 
-    /// So much of the whole is done, by what is known now.
-    pub fn set(&self, done: u64, message: &str) {
+    /// So many parts are done, and this one is next.
+    pub fn at(&self, done: u64, next: &str) {
         self.bar.set_position(done);
-        self.bar.set_message(message.to_owned());
+        self.bar.set_message(next.to_owned());
+        if !self.terminal {
+            let total = self.bar.length().unwrap_or(0);
+            let elapsed_s = self.since.elapsed().as_secs();
+            plain(&format!(
+                "{} {done}/{total} after {elapsed_s} s: {next}",
+                self.bar.prefix()
+            ));
+        }
     }
 
     fn sentence(&self, wrong: u64) -> String {

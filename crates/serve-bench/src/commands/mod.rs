@@ -1,10 +1,15 @@
 //! The commands, one file each: its arguments, and what it does with the library.
 
 pub(crate) mod analyse;
+pub(crate) mod calibrate;
 pub(crate) mod compare;
+pub(crate) mod lab;
+pub(crate) mod matrix;
 pub(crate) mod report;
 pub(crate) mod run;
 pub(crate) mod self_test;
+pub(crate) mod simulate;
+pub(crate) mod sweep;
 pub(crate) mod workload;
 
 use std::error::Error;

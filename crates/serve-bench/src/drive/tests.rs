@@ -180,6 +180,31 @@ async fn a_closed_loop_keeps_its_clients_busy_and_no_more() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn nothing_is_sent_before_the_run_begins() {
+    let (_keep, stop) = watch::channel(false);
+    for arrivals in ["closed]\nclients = 2\n", "constant]\nrate_per_s = 1\n"] {
+        let workload = workload(&format!("requests = 2\n[arrivals.{arrivals}"));
+        let driving = Driving {
+            origin: Instant::now() + Duration::from_millis(50),
+            patience: Duration::from_secs(60),
+            timer: Timer::Runtime,
+            stop: stop.clone(),
+        };
+        let mut rows = Vec::new();
+        let transport = Scripted::new(&[Act::Answer(vec![30])]);
+        drive(&workload, transport, driving, |row| rows.push(row)).await;
+        let first = rows
+            .iter()
+            .map(|row| row.first_token_ns().unwrap() - row.sent_ns.unwrap());
+        assert!(
+            first.clone().all(|ns| ns == 30_000_000),
+            "{:?}",
+            first.collect::<Vec<_>>()
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_client_thinks_between_its_requests() {
     let text = "requests = 3\n[arrivals.closed]\nclients = 1\nthink_ms = { fixed = 400 }\n";
     let rows = rows(&workload(text), Scripted::new(&[Act::Answer(vec![100])])).await;

@@ -107,6 +107,7 @@ pub struct Server {
     url: String,
     settings: Settings,
     effective: Option<Effective>,
+    ready_after: Option<Duration>,
     process: Option<Process>,
 }
 
@@ -125,12 +126,14 @@ impl Server {
     ) -> Result<Self, ServerError> {
         let port = free_port().map_err(|cause| start_error(&program.path, cause))?;
         let mut process = Process::spawn(program, settings, port, log)?;
+        let began = Instant::now();
         let url = format!("http://127.0.0.1:{port}");
         process.ready(&url, program, settings).await?;
         let mut server = Self {
             url,
             settings: settings.clone(),
             effective: None,
+            ready_after: Some(began.elapsed()),
             process: Some(process),
         };
         let effective = server.read_config().await?;
@@ -147,6 +150,7 @@ impl Server {
             url: base.strip_suffix("/v1").unwrap_or(base).to_owned(),
             settings: Settings::default(),
             effective: None,
+            ready_after: None,
             process: None,
         };
         server.effective = server.read_config().await.ok();
@@ -158,12 +162,6 @@ impl Server {
         &self.url
     }
 
-    /// The process of a server that was started here.
-    pub fn pid(&self) -> Option<u32> {
-        let process = self.process.as_ref();
-        process.map(|process| process.child.id())
-    }
-
     /// What it was started with.
     pub fn settings(&self) -> &Settings {
         &self.settings
@@ -172,6 +170,11 @@ impl Server {
     /// What it says that it has.
     pub fn effective(&self) -> Option<&Effective> {
         self.effective.as_ref()
+    }
+
+    /// How long it took from its start to being ready, loading included; `None` if it was there.
+    pub fn ready_after(&self) -> Option<Duration> {
+        self.ready_after
     }
 
     /// An error with the server's last words if it has ended by itself.

@@ -37,6 +37,28 @@ impl Settings {
         self
     }
 
+    /// The settings of a server's file, in TOML.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the text, in the parser's words.
+    pub fn from_toml(text: &str) -> Result<Self, String> {
+        let file: Map<String, Value> = toml::from_str(text).map_err(|error| error.to_string())?;
+        let each = file
+            .iter()
+            .map(|(name, value)| (name.clone(), shown(value)));
+        Ok(Self(each.collect()))
+    }
+
+    /// What a server says that it has, but for what it leaves unset.
+    pub fn of(effective: &Effective) -> Self {
+        let set = effective.0.iter().filter(|(_, value)| !value.is_null());
+        Self(
+            set.map(|(name, value)| (name.clone(), shown(value)))
+                .collect(),
+        )
+    }
+
     /// The value of a setting that is among them.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str)
@@ -295,6 +317,14 @@ mod tests {
             several.contains("batch: continuous -> static; max_batch: 16 -> 1"),
             "{several}"
         );
+    }
+
+    #[test]
+    fn a_settings_file_says_what_flags_say() {
+        let file = Settings::from_toml("max_batch = 8\nmock_decode_us = [\"1=5\", \"4=6.5\"]\n");
+        let flags = settings(&["max-batch=8", "mock-decode-us=1=5,4=6.5"]);
+        assert_eq!(file.unwrap(), flags);
+        assert!(Settings::from_toml("max_batch").is_err());
     }
 
     #[test]

@@ -3,8 +3,11 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod binary;
+mod calibrate;
 mod client;
 mod exact;
 mod example;
+mod series;
 mod server;
 mod servers;
+mod simulate;

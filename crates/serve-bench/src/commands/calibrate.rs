@@ -1,0 +1,267 @@
+//! `serve-bench calibrate`: a server's step times, the mock's cost model from them, and whether that
+//! predicts a load that was not measured.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use serde_json::json;
+use serve_bench::calibrate::{Fit, Observation, Range, Verdict, observe, settings_file};
+use serve_bench::progress::interrupted;
+use serve_bench::series::Series;
+use serve_bench::servers::{Effective, Settings};
+use serve_bench::simulate::{self, ServerModel, Simulation};
+use serve_bench::spec::Vocabulary;
+use serve_bench::table::Table;
+use serve_bench::workload::Workload;
+use serve_core::Span;
+use serve_core::mock::{CostModel, StepLoad};
+
+use super::CommandResult;
+use super::lab::LabArgs;
+
+/// The exit code of a calibration that does not predict.
+const DOES_NOT_PREDICT: u8 = 4;
+
+/// Arguments of the command.
+#[derive(Args, Debug)]
+pub(crate) struct Calibrate {
+    #[command(flatten)]
+    lab: LabArgs,
+    /// Batch sizes to measure [default: 1, 2, 4, .. up to the server's own]
+    #[arg(long, value_name = "N", value_delimiter = ',')]
+    batches: Vec<u32>,
+    /// Answers for each client and batch size
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    rounds: u32,
+    /// Where step times come from
+    #[arg(long, value_enum, default_value_t = Times::Tokens)]
+    times: Times,
+    /// Tokens of a prompt and its answer at most
+    #[arg(long, value_name = "N", default_value_t = 640)]
+    context: u32,
+    /// The token ids that prompts are made of, from this one
+    #[arg(long, value_name = "ID", default_value_t = 256)]
+    id_min: u32,
+    /// to this one
+    #[arg(long, value_name = "ID", default_value_t = 1_000)]
+    id_max: u32,
+    /// The load to predict, as a share of what the fit says the server can do
+    #[arg(long, value_name = "SHARE", default_value_t = 0.6)]
+    check_load: f64,
+    /// Requests of the load to predict
+    #[arg(long, value_name = "N", default_value_t = 300)]
+    check_requests: u64,
+    /// Fixes the prompts
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Times {
+    /// From the gaps between tokens, as a client sees them: all that a step costs who waits for it
+    Tokens,
+    /// From the server's own counters: the device alone
+    Steps,
+}
+
+/// Measures, fits, writes, predicts and compares.
+pub(crate) async fn run(options: &Calibrate) -> CommandResult {
+    let nothing = Settings::default();
+    // What is found in a cache would be taken for a fast step.
+    let uncached = Settings::default().with("prefix_cache", "false");
+    let mut series = options
+        .lab
+        .series(&uncached, Path::new(""), interrupted())?;
+    let effective = series.effective(&nothing).await?;
+    let range = options.range(effective.as_ref())?;
+    let observations = observe_all(&mut series, &range, options.times).await?;
+    let fit = Fit::of(&observations, &range.batches)?;
+    println!("{}", table(&fit, options.times).text());
+    let max_batch = range.batches.last().copied().unwrap_or(1);
+    let file = options.lab.out().join("calibrated.toml");
+    let about = format!(
+        "Step times of {}, fitted by `serve-bench calibrate`.",
+        described(&series)
+    );
+    std::fs::write(&file, settings_file(&fit, max_batch, &about))
+        .map_err(|error| format!("{}: {error}", file.display()))?;
+    println!(
+        "written to {0}; `serve --config {0}` and `serve-bench simulate --config {0}` take it\n",
+        file.display()
+    );
+
+    let verdict = check(options, &mut series, &range, &fit, effective.as_ref()).await?;
+    series.end_server().await;
+    println!("{}", verdict.table().text());
+    let all = json!({
+        "observations": observations,
+        "edge_us": fit.edge.as_nanos() as f64 / 1e3,
+        "error_median": fit.error_median,
+        "error_max": fit.error_max,
+        "check": verdict,
+    });
+    let path = options.lab.out().join("calibration.json");
+    std::fs::write(&path, serde_json::to_string_pretty(&all)?)
+        .map_err(|error| format!("{}: {error}", path.display()))?;
+    Ok(match verdict.holds() {
+        true => ExitCode::SUCCESS,
+        false => {
+            println!("the calibration does not predict within these bounds");
+            ExitCode::from(DOES_NOT_PREDICT)
+        }
+    })
+}
+
+impl Calibrate {
+    fn range(&self, effective: Option<&Effective>) -> Result<Range, String> {
+        let number = |name: &str| effective?.get(name)?.parse::<u32>().ok();
+        let batches = match (self.batches.is_empty(), number("max_batch")) {
+            (false, _) => self.batches.clone(),
+            (true, Some(max)) => {
+                let mut powers = (0..31)
+                    .map(|n| 1 << n)
+                    .take_while(|&n| n < max)
+                    .collect::<Vec<_>>();
+                powers.push(max);
+                powers
+            }
+            (true, None) => {
+                let message = "the server does not say its largest batch; give --batches 1,2,4,..";
+                return Err(message.to_owned());
+            }
+        };
+        if batches.first() == Some(&0) || !batches.is_sorted_by(|a, b| a < b) {
+            return Err("--batches: accepted are increasing numbers from 1 up".to_owned());
+        }
+        if self.id_min > self.id_max {
+            return Err("--id-max: it must not be below --id-min".to_owned());
+        }
+        Ok(Range {
+            batches,
+            context_max: number("context").map_or(self.context, |own| own.min(self.context)),
+            step_tokens: number("step_tokens").unwrap_or(512),
+            vocabulary: Vocabulary {
+                min: self.id_min,
+                max: self.id_max,
+            },
+            rounds: self.rounds.max(1),
+            seed: self.seed,
+        })
+    }
+}
+
+async fn observe_all(
+    series: &mut Series,
+    range: &Range,
+    times: Times,
+) -> Result<Vec<Observation>, Box<dyn std::error::Error>> {
+    let mut observations = Vec::new();
+    for load in range.loads() {
+        let point = series
+            .point(&load.id, &Settings::default(), load.spec.clone())
+            .await?;
+        let rows = &point.run.records;
+        let of_load = match times {
+            Times::Tokens if load.id.starts_with("prefill") => {
+                observe::from_first_tokens(rows, range.step_tokens)
+            }
+            Times::Tokens => observe::from_tokens(rows, load.batch),
+            Times::Steps => {
+                let steps = observe::from_steps(&point.timeline, rows, range.step_tokens);
+                let missing = "the server does not count its steps; use --times tokens";
+                vec![steps.ok_or(missing)?]
+            }
+        };
+        observations.extend(of_load);
+    }
+    Ok(observations)
+}
+
+fn described(series: &Series) -> String {
+    match series.base() {
+        base if base == Settings::default() => "a server".to_owned(),
+        base => format!("a server with {base}"),
+    }
+}
+
+fn table(fit: &Fit, times: Times) -> Table {
+    let title = match times {
+        Times::Tokens => "step times, as a client sees them",
+        Times::Steps => "step times of the device, as the server counts them",
+    };
+    let mut table = Table::new(title, &["sequences in a step", "ms", "of one"]);
+    let first = fit
+        .decode
+        .first()
+        .map_or(0.0, |(_, time)| time.as_millis_f64());
+    for (batch, time) in &fit.decode {
+        let ms = time.as_millis_f64();
+        table.row([
+            batch.to_string(),
+            format!("{ms:.3}"),
+            format!("{:.2}x", ms / first),
+        ]);
+    }
+    let us = |span: Span| span.as_nanos() as f64 / 1e3;
+    table.note(format!(
+        "and {:.2} us for each prompt token, {:.3} us for each position of context; the way through the \
+         edge takes {:.0} us",
+        us(fit.prefill_per_token),
+        us(fit.context_per_token),
+        us(fit.edge),
+    ));
+    table.note(format!(
+        "relative error of the fit: median {:.1}%, largest {:.1}%",
+        fit.error_median * 100.0,
+        fit.error_max * 100.0
+    ));
+    table
+}
+
+/// Measures a load that was not part of the fit, and simulates the same requests.
+async fn check(
+    options: &Calibrate,
+    series: &mut Series,
+    range: &Range,
+    fit: &Fit,
+    effective: Option<&Effective>,
+) -> Result<Verdict, Box<dyn std::error::Error>> {
+    let rate = options.check_load * capacity_per_s(&fit.cost_model()?, range);
+    let spec = range.unseen(
+        (rate * 100.0).round().max(1.0) / 100.0,
+        options.check_requests,
+    )?;
+    let point = series
+        .point("unseen", &Settings::default(), spec.clone())
+        .await?;
+    for void in &point.void {
+        println!("VOID       {void}");
+    }
+    let own = effective.map(Settings::of).unwrap_or_default();
+    let max_batch = range.batches.last().copied().unwrap_or(1);
+    let fitted = Settings::from_toml(&settings_file(fit, max_batch, ""))?;
+    let fitted = own.and(&fitted).with("mock_speed", "1");
+    let model = ServerModel::of_server(&fitted)?;
+    let workload = Workload::new(spec, Path::new(""))?;
+    let how = Simulation {
+        edge: fit.edge,
+        folder: None,
+    };
+    let (simulated, _) = simulate::run(&workload, &model, &how)?;
+    Ok(Verdict::of(&point.run.records, &simulated.records))
+}
+
+/// Requests of the unseen load that the device can do in a second, at its largest batch.
+fn capacity_per_s(cost: &CostModel, range: &Range) -> f64 {
+    let (prompt, answer) = range.unseen_means();
+    let batch = range.batches.last().copied().unwrap_or(1);
+    let load = StepLoad {
+        segments: batch,
+        prefill_tokens: 0,
+        context_tokens: u64::from(batch) * (prompt + answer / 2.0) as u64,
+    };
+    let decode_s = answer * cost.step(&load).as_secs_f64() / f64::from(batch);
+    let prefill_s = prompt * cost.prefill_per_token().as_secs_f64();
+    1.0 / (decode_s + prefill_s).max(1e-9)
+}

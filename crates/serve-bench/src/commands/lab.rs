@@ -1,0 +1,63 @@
+//! Arguments that the commands which make many runs share: whose servers, and where the runs go.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use serve_bench::series::{Series, Servers};
+use serve_bench::servers::{Program, ServerError, Settings};
+use tokio::sync::watch;
+
+/// Whose servers, and where the runs go.
+#[derive(Args, Debug)]
+pub(crate) struct LabArgs {
+    /// The server binary to start [default: the `serve` beside this program, or on PATH]
+    #[arg(long, value_name = "PATH")]
+    serve: Option<PathBuf>,
+    /// A setting of every server that is started, such as backend=mock; again for another
+    #[arg(long = "with", value_name = "NAME=VALUE")]
+    with: Vec<Settings>,
+    /// A server that runs already, instead of one that is started; its settings stay as they are
+    #[arg(long, conflicts_with_all = ["serve", "with"])]
+    url: Option<String>,
+    /// The model to ask a running server for [default: the first that it lists]
+    #[arg(long, requires = "url")]
+    model: Option<String>,
+    /// Sent to a running server as a bearer token
+    #[arg(long, env = "OPENAI_API_KEY", hide_env_values = true)]
+    api_key: Option<String>,
+    /// Seconds that a server may load before it is ready
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    load_timeout: u64,
+    /// The folder of all runs; what is in it already is not measured again
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+}
+
+impl LabArgs {
+    /// The folder of all runs.
+    pub(crate) fn out(&self) -> &Path {
+        &self.out
+    }
+
+    /// A series of runs of these servers, with settings of `extra` below those of the arguments.
+    pub(crate) fn series(
+        &self,
+        extra: &Settings,
+        files: &Path,
+        stop: watch::Receiver<bool>,
+    ) -> Result<Series, ServerError> {
+        let servers = match &self.url {
+            Some(url) => Servers::Running {
+                url: url.clone(),
+                model: self.model.clone(),
+                api_key: self.api_key.clone(),
+            },
+            None => Servers::Started {
+                program: Program::find(self.serve.clone(), Duration::from_secs(self.load_timeout))?,
+                base: extra.clone().and(&self.with.iter().cloned().collect()),
+            },
+        };
+        Ok(Series::new(servers, &self.out, files, stop))
+    }
+}

@@ -1,0 +1,180 @@
+//! `serve-bench sweep`: a workload over server settings and loads.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use serve_bench::progress::interrupted;
+use serve_bench::servers::Settings;
+use serve_bench::slo::Slo;
+use serve_bench::spec::{Arrivals, Spec};
+use serve_bench::sweep::{Axis, Line, Loads, Sweep as Plan, last_passing, table};
+
+use super::lab::LabArgs;
+use super::{CommandResult, SloArgs};
+
+/// Exit codes beside 0 and 1.
+const VOID: u8 = 3;
+const INCOMPLETE: u8 = 6;
+
+/// Arguments of the command.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Exit code 0: everything was measured; 1: a point could not be measured; 2: bad \
+    arguments; 3: a load was not delivered; 6: stopped. The same command goes on where it was."
+)]
+pub(crate) struct Sweep {
+    /// A workload in TOML; docs/serve-bench.md is its reference
+    spec: PathBuf,
+    #[command(flatten)]
+    lab: LabArgs,
+    /// A server setting and its values, such as max_batch=1,4,16; again for another: all combinations
+    #[arg(long, value_name = "NAME=VALUES", value_parser = axis)]
+    set: Vec<Axis>,
+    /// Rates of an open loop, requests a second
+    #[arg(long, value_name = "RATES", value_delimiter = ',', conflicts_with_all = ["clients", "search_from"])]
+    rates: Vec<f64>,
+    /// Numbers of clients of a closed loop
+    #[arg(
+        long,
+        value_name = "NUMBERS",
+        value_delimiter = ',',
+        conflicts_with = "search_from"
+    )]
+    clients: Vec<u32>,
+    /// Look for the last rate that passes, beginning with this one
+    #[arg(long, value_name = "RATE")]
+    search_from: Option<f64>,
+    /// No rate above this one is tried
+    #[arg(
+        long,
+        value_name = "RATE",
+        default_value_t = 10_000.0,
+        requires = "search_from"
+    )]
+    search_to: f64,
+    /// How often each point is measured, with another seed each time
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    repeats: u32,
+    /// The share of requests that must keep every SLO for a load to pass
+    #[arg(long, value_name = "SHARE", default_value_t = 0.99)]
+    pass: f64,
+    #[command(flatten)]
+    slo: SloArgs,
+}
+
+fn axis(text: &str) -> Result<Axis, String> {
+    let wrong = || "NAME=VALUE,VALUE,.. such as max_batch=1,4,16".to_owned();
+    let (name, values) = text.split_once('=').ok_or_else(wrong)?;
+    let values = values
+        .split(',')
+        .map(|value| value.trim().to_owned())
+        .collect::<Vec<_>>();
+    if name.is_empty() || values.iter().any(String::is_empty) {
+        return Err(wrong());
+    }
+    Ok(Axis {
+        name: name.replace('-', "_"),
+        values,
+    })
+}
+
+/// Measures, prints, writes an index.
+pub(crate) async fn run(options: &Sweep) -> CommandResult {
+    let mut spec = Spec::read(&options.spec)?;
+    spec.slo = options.slo.given().unwrap_or(spec.slo);
+    let plan = options.plan(spec)?;
+    let files = options.spec.parent().unwrap_or(Path::new(""));
+    let mut series = options
+        .lab
+        .series(&Settings::default(), files, interrupted())?;
+    let (mut lines, mut written) = (Vec::<Line>::new(), Ok(()));
+    let out = options.lab.out().to_owned();
+    let whole = plan
+        .run(&mut series, |line| {
+            lines.push(line);
+            written = write_index(&out, &lines);
+        })
+        .await;
+    series.end_server().await;
+    let whole = whole?;
+    written?;
+    report(&plan, &lines, whole, &out);
+    let void = lines.iter().any(|line| !line.void.is_empty());
+    Ok(match (whole, void) {
+        (false, _) => ExitCode::from(INCOMPLETE),
+        (true, true) => ExitCode::from(VOID),
+        (true, false) => ExitCode::SUCCESS,
+    })
+}
+
+fn report(plan: &Plan, lines: &[Line], whole: bool, out: &Path) {
+    println!("{}", table(lines, &plan.spec.slo).text());
+    let loads = lines.iter().any(|line| line.load.is_some());
+    let judged = lines.iter().any(|line| line.passed.is_some());
+    if loads && judged {
+        println!("{}", last_passing(lines).text());
+    }
+    for void in lines.iter().flat_map(|line| &line.void) {
+        println!("VOID: {void}");
+    }
+    if !whole {
+        println!("stopped; the same command goes on where it was");
+    }
+    println!(
+        "kept in {0}; `serve-bench report {0}` draws it",
+        out.display()
+    );
+}
+
+fn write_index(out: &Path, lines: &[Line]) -> Result<(), String> {
+    let path = out.join("index.json");
+    let text = serde_json::to_string_pretty(lines).map_err(|error| error.to_string())?;
+    std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+impl Sweep {
+    fn plan(&self, spec: Spec) -> Result<Plan, String> {
+        let closed = matches!(spec.arrivals, Arrivals::Closed { .. });
+        let loads = match (
+            self.rates.is_empty(),
+            self.clients.is_empty(),
+            self.search_from,
+        ) {
+            (false, ..) => Loads::Rates(self.rates.clone()),
+            (true, false, _) => Loads::Clients(self.clients.clone()),
+            (true, true, Some(from_per_s)) => Loads::Search {
+                from_per_s,
+                to_per_s: self.search_to,
+            },
+            (true, true, None) => Loads::AsGiven,
+        };
+        let fits = match &loads {
+            Loads::AsGiven => true,
+            Loads::Clients(clients) => closed && !clients.contains(&0),
+            Loads::Rates(rates) => !closed && rates.iter().all(|rate| *rate > 0.0),
+            Loads::Search {
+                from_per_s,
+                to_per_s,
+            } => !closed && *from_per_s > 0.0 && from_per_s <= to_per_s,
+        };
+        if !fits {
+            let message = "the loads do not fit the workload: --clients takes numbers from 1 up for \
+                arrivals.closed; --rates and --search-from take rates above 0 for any other arrivals";
+            return Err(message.to_owned());
+        }
+        let slo =
+            spec.slo != Slo::default() || spec.classes.iter().any(|class| class.slo.is_some());
+        if matches!(loads, Loads::Search { .. }) && !slo {
+            let message = "a search needs an objective: give slo in the workload, or --slo-ttft-ms and the like";
+            return Err(message.to_owned());
+        }
+        Ok(Plan {
+            spec,
+            axes: self.set.clone(),
+            loads,
+            repeats: self.repeats.max(1),
+            pass_share: self.pass,
+        })
+    }
+}

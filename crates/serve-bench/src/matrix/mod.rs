@@ -1,0 +1,252 @@
+//! The control matrix: pairs of conditions on one binary, each pair one setting apart, each *proved* to
+//! differ before it is measured, and beside each measured number the one that others have published.
+//!
+//! It does not know a server's speed beforehand: two short points measure what one answer takes alone
+//! and what the server can do at most, and loads, durations and limits follow from these. So the same
+//! matrix fits a mock, a laptop's processor and a GPU.
+
+mod beside;
+mod proof;
+mod scale;
+mod sections;
+mod seen;
+
+pub use proof::{NotShown, Proof};
+pub use scale::{Effort, Scale};
+pub use sections::{NAMES, UnknownSection, named};
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use thiserror::Error;
+
+use crate::series::{Point, PointError, Series};
+use crate::servers::Settings;
+use crate::spec::Spec;
+use crate::table::Table;
+use proof::Proofs;
+
+/// What is measured, and with how much effort.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// How many requests a point has.
+    pub effort: Effort,
+    /// Sections, by name; empty is all.
+    pub only: Vec<String>,
+    /// After so long no further section is begun.
+    pub budget: Option<Duration>,
+    /// What the hardware costs an hour, in dollars.
+    pub price_per_hour: Option<f64>,
+}
+
+/// A part of the matrix that is done.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Section {
+    /// Its name.
+    pub name: String,
+    /// What it asks.
+    pub question: String,
+    /// Ours beside the published.
+    pub tables: Vec<Table>,
+    /// How the conditions differ.
+    pub proofs: Vec<Proof>,
+    /// What should have been different and was not.
+    pub not_shown: Vec<NotShown>,
+    /// Points whose load was not delivered, and why.
+    pub void: Vec<String>,
+}
+
+/// What came of a matrix.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Outcome {
+    /// What the loads follow from.
+    pub scale: Scale,
+    /// Sections in order.
+    pub sections: Vec<Section>,
+    /// Sections that were asked for and not measured, and why.
+    pub missing: Vec<(String, String)>,
+    /// Whether somebody said stop.
+    pub stopped: bool,
+}
+
+/// A matrix that cannot be measured.
+#[derive(Debug, Error)]
+pub enum MatrixError {
+    /// A point failed.
+    #[error("{id}: {cause}")]
+    Point {
+        /// The point.
+        id: String,
+        /// Why.
+        cause: PointError,
+    },
+    /// Two conditions are no pair.
+    #[error("{pair}: {cause}")]
+    Proof {
+        /// The pair.
+        pair: String,
+        /// Why.
+        cause: crate::servers::NotOneApart,
+    },
+    /// A server does not say what it has, so that nothing can be proved.
+    #[error("{0}: the server does not show its settings, so the pair cannot be proved to differ")]
+    NoConfig(String),
+    /// What was proved before cannot be read or written.
+    #[error("{path}: {cause}", path = path.display())]
+    Proofs {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        cause: std::io::Error,
+    },
+    /// A load cannot be made.
+    #[error("{0}")]
+    Load(String),
+}
+
+impl MatrixError {
+    fn is_stop(&self) -> bool {
+        matches!(
+            self,
+            Self::Point {
+                cause: PointError::Stopped,
+                ..
+            }
+        )
+    }
+}
+
+/// Measures the matrix, section by section. A stop ends it with what there is.
+///
+/// # Errors
+///
+/// [`MatrixError`] when a point cannot be measured or a pair does not differ in one setting; what was
+/// measured stays in its folders.
+pub async fn measure(series: &mut Series, plan: &Plan) -> Result<Outcome, MatrixError> {
+    let began = Instant::now();
+    let mut bench = Bench {
+        proofs: Proofs::read(series.out())?,
+        series,
+        plan: plan.clone(),
+        scale: Scale::default(),
+        section: Section::default(),
+    };
+    let mut outcome = Outcome::default();
+    match bench.measure_scale().await {
+        Ok(scale) => bench.scale = scale,
+        Err(error) if error.is_stop() => outcome.stopped = true,
+        Err(error) => return Err(error),
+    }
+    outcome.scale = bench.scale.clone();
+    let asked = |name: &&str| plan.only.is_empty() || plan.only.iter().any(|only| only == *name);
+    let all = sections::NAMES.iter().filter(|(name, _)| asked(name));
+    let bar = bench
+        .series
+        .live()
+        .parts("matrix", all.clone().count() as u64);
+    for (done, (name, question)) in (0..).zip(all) {
+        let late = plan.budget.is_some_and(|budget| began.elapsed() >= budget);
+        if outcome.stopped || late {
+            let why = if late {
+                "the budget was used up"
+            } else {
+                "stopped"
+            };
+            outcome.missing.push(((*name).to_owned(), why.to_owned()));
+            continue;
+        }
+        bar.at(done, name);
+        bench.section = Section {
+            name: (*name).to_owned(),
+            question: (*question).to_owned(),
+            ..Section::default()
+        };
+        match sections::measure(&mut bench, name).await {
+            Ok(()) => outcome.sections.push(std::mem::take(&mut bench.section)),
+            Err(error) if error.is_stop() => {
+                outcome.stopped = true;
+                outcome
+                    .missing
+                    .push(((*name).to_owned(), "stopped".to_owned()));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(outcome)
+}
+
+/// What a section works with.
+struct Bench<'a> {
+    series: &'a mut Series,
+    plan: Plan,
+    scale: Scale,
+    proofs: Proofs,
+    section: Section,
+}
+
+impl Bench<'_> {
+    /// Measures a point, unless it is there.
+    async fn point(
+        &mut self,
+        id: &str,
+        settings: &Settings,
+        spec: Spec,
+    ) -> Result<Point, MatrixError> {
+        let point = self.series.point(id, settings, spec).await;
+        let point = point.map_err(|cause| MatrixError::Point {
+            id: id.to_owned(),
+            cause,
+        })?;
+        let void = point.void.iter().map(|why| format!("{id}: {why}"));
+        self.section.void.extend(void);
+        Ok(point)
+    }
+
+    /// Proves that two conditions are one setting apart, before anything is sent to the second.
+    async fn prove(
+        &mut self,
+        pair: &str,
+        off: &Settings,
+        on: &Settings,
+    ) -> Result<(), MatrixError> {
+        let mut of = [None, None];
+        for (effective, settings) in of.iter_mut().zip([off, on]) {
+            let known = self.proofs.known(settings);
+            *effective = match known {
+                Some(known) => Some(known),
+                None => {
+                    let read = self.series.effective(settings).await;
+                    let id = || pair.to_owned();
+                    let read = read.map_err(|cause| MatrixError::Point { id: id(), cause })?;
+                    let read = read.ok_or_else(|| MatrixError::NoConfig(id()))?;
+                    self.proofs.keep(settings, &read)?;
+                    Some(read)
+                }
+            };
+        }
+        let [Some(off), Some(on)] = of else {
+            return Err(MatrixError::NoConfig(pair.to_owned()));
+        };
+        let difference = off.one_apart(&on);
+        let difference = difference.map_err(|cause| MatrixError::Proof {
+            pair: pair.to_owned(),
+            cause,
+        })?;
+        self.section.proofs.push(Proof {
+            pair: pair.to_owned(),
+            difference,
+        });
+        Ok(())
+    }
+
+    /// Notes what the measurement itself must show of a pair, if the experiment is to mean anything.
+    fn expect(&mut self, what: &str, shown: bool, seen: impl std::fmt::Display) {
+        if !shown {
+            self.section.not_shown.push(NotShown {
+                what: what.to_owned(),
+                seen: seen.to_string(),
+            });
+        }
+    }
+}
