@@ -34,6 +34,12 @@ pub(crate) struct Calibrate {
     /// Answers for each client and batch size
     #[arg(long, value_name = "N", default_value_t = 3)]
     rounds: u32,
+    /// One answer for each, and a short check: enough to see that everything works
+    #[arg(long)]
+    smoke: bool,
+    /// Print the numbers alone, one JSON object a line: name, value, unit
+    #[arg(long)]
+    json: bool,
     /// Where step times come from
     #[arg(long, value_enum, default_value_t = Times::Tokens)]
     times: Times,
@@ -77,7 +83,12 @@ pub(crate) async fn run(options: &Calibrate) -> CommandResult {
     let range = options.range(effective.as_ref())?;
     let observations = observe_all(&mut series, &range, options.times).await?;
     let fit = Fit::of(&observations, &range.batches)?;
-    println!("{}", table(&fit, options.times).text());
+    let say = |text: String| {
+        if !options.json {
+            println!("{text}");
+        }
+    };
+    say(table(&fit, options.times).text());
     let max_batch = range.batches.last().copied().unwrap_or(1);
     let file = options.lab.out().join("calibrated.toml");
     let about = format!(
@@ -86,14 +97,19 @@ pub(crate) async fn run(options: &Calibrate) -> CommandResult {
     );
     std::fs::write(&file, settings_file(&fit, max_batch, &about))
         .map_err(|error| format!("{}: {error}", file.display()))?;
-    println!(
+    say(format!(
         "written to {0}; `serve --config {0}` and `serve-bench simulate --config {0}` take it\n",
         file.display()
-    );
+    ));
 
     let verdict = check(options, &mut series, &range, &fit, effective.as_ref()).await?;
     series.end_server().await;
-    println!("{}", verdict.table().text());
+    say(verdict.table().text());
+    if options.json {
+        for (name, value, unit) in numbers(&fit, &verdict) {
+            println!("{}", json!({"name": name, "value": value, "unit": unit}));
+        }
+    }
     let all = json!({
         "observations": observations,
         "edge_us": fit.edge.as_nanos() as f64 / 1e3,
@@ -107,7 +123,7 @@ pub(crate) async fn run(options: &Calibrate) -> CommandResult {
     Ok(match verdict.holds() {
         true => ExitCode::SUCCESS,
         false => {
-            println!("the calibration does not predict within these bounds");
+            say("the calibration does not predict within these bounds".to_owned());
             ExitCode::from(DOES_NOT_PREDICT)
         }
     })
@@ -145,7 +161,7 @@ impl Calibrate {
                 min: self.id_min,
                 max: self.id_max,
             },
-            rounds: self.rounds.max(1),
+            rounds: if self.smoke { 1 } else { self.rounds.max(1) },
             seed: self.seed,
         })
     }
@@ -176,6 +192,28 @@ async fn observe_all(
         observations.extend(of_load);
     }
     Ok(observations)
+}
+
+/// Name, value and unit of what was found.
+fn numbers(fit: &Fit, verdict: &Verdict) -> Vec<(String, f64, &'static str)> {
+    let us = |span: Span| span.as_nanos() as f64 / 1e3;
+    let steps = fit.decode.iter();
+    let steps = steps.map(|(batch, time)| (format!("decode step, batch {batch}"), us(*time), "us"));
+    let others = [
+        ("prefill", us(fit.prefill_per_token), "us/token"),
+        ("context", us(fit.context_per_token), "us/position"),
+        ("edge", us(fit.edge), "us"),
+    ];
+    let others = others.map(|(name, value, unit)| (name.to_owned(), value, unit));
+    let errors = verdict.lines.iter();
+    let errors = errors.map(|line| {
+        (
+            format!("{} predicted, error", line.metric),
+            line.error,
+            "share",
+        )
+    });
+    steps.chain(others).chain(errors).collect()
 }
 
 fn described(series: &Series) -> String {
@@ -228,6 +266,11 @@ async fn check(
     effective: Option<&Effective>,
 ) -> Result<Verdict, Box<dyn std::error::Error>> {
     let rate = options.check_load * capacity_per_s(&fit.cost_model()?, range);
+    let requests = if options.smoke {
+        40
+    } else {
+        options.check_requests
+    };
     let spec = range.unseen(
         (rate * 100.0).round().max(1.0) / 100.0,
         options.check_requests,
@@ -236,7 +279,7 @@ async fn check(
         .point("unseen", &Settings::default(), spec.clone())
         .await?;
     for void in &point.void {
-        println!("VOID       {void}");
+        series.live().line(&format!("VOID       {void}"));
     }
     let own = effective.map(Settings::of).unwrap_or_default();
     let max_batch = range.batches.last().copied().unwrap_or(1);

@@ -1,11 +1,12 @@
 //! Arguments that the commands which make many runs share: whose servers, and where the runs go.
 
+use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
 use serve_bench::series::{Series, Servers};
-use serve_bench::servers::{Program, ServerError, Settings};
+use serve_bench::servers::{Program, Settings};
 use tokio::sync::watch;
 
 /// Whose servers, and where the runs go.
@@ -32,6 +33,9 @@ pub(crate) struct LabArgs {
     /// The folder of all runs; what is in it already is not measured again
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
+    /// Flags of every server that is started, as `serve` takes them
+    #[arg(last = true, value_name = "SERVE_ARGS", conflicts_with = "url")]
+    server_args: Vec<String>,
 }
 
 impl LabArgs {
@@ -46,7 +50,7 @@ impl LabArgs {
         extra: &Settings,
         files: &Path,
         stop: watch::Receiver<bool>,
-    ) -> Result<Series, ServerError> {
+    ) -> Result<Series, Box<dyn Error>> {
         let servers = match &self.url {
             Some(url) => Servers::Running {
                 url: url.clone(),
@@ -55,7 +59,10 @@ impl LabArgs {
             },
             None => Servers::Started {
                 program: Program::find(self.serve.clone(), Duration::from_secs(self.load_timeout))?,
-                base: extra.clone().and(&self.with.iter().cloned().collect()),
+                base: extra
+                    .clone()
+                    .and(&Settings::from_flags(&self.server_args)?)
+                    .and(&self.with.iter().cloned().collect()),
             },
         };
         Ok(Series::new(servers, &self.out, files, stop))

@@ -43,6 +43,9 @@ pub(crate) struct Matrix {
     /// Minutes after which no further section is begun
     #[arg(long, value_name = "MINUTES")]
     budget_min: Option<f64>,
+    /// Print our numbers alone, one JSON object a line: name, value, unit
+    #[arg(long)]
+    json: bool,
     /// What the hardware costs, to say what a million output tokens cost
     #[arg(long, value_name = "DOLLARS")]
     price_per_hour: Option<f64>,
@@ -78,16 +81,27 @@ pub(crate) async fn run(options: &Matrix) -> CommandResult {
         let path = out.join(name);
         std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
     }
+    match options.json {
+        true => {
+            for number in outcome.numbers() {
+                println!("{}", serde_json::to_string(&number)?);
+            }
+        }
+        false => print(&outcome, &out.join("report.html")),
+    }
+    Ok(exit_code(&outcome))
+}
+
+fn print(outcome: &Outcome, report: &Path) {
     for section in &outcome.sections {
         for table in section.tables.iter().chain(&proofs(section)) {
             println!("{}", table.text());
         }
     }
-    for (word, text) in labels(&outcome) {
+    for (word, text) in labels(outcome) {
         println!("{word}: {text}");
     }
-    println!("written to {}", out.join("report.html").display());
-    Ok(exit_code(&outcome))
+    println!("written to {}", report.display());
 }
 
 impl Matrix {

@@ -25,6 +25,7 @@ use crate::series::{Point, PointError, Series};
 use crate::servers::Settings;
 use crate::spec::Spec;
 use crate::table::Table;
+use beside::Beside;
 use proof::Proofs;
 
 /// What is measured, and with how much effort.
@@ -49,12 +50,25 @@ pub struct Section {
     pub question: String,
     /// Ours beside the published.
     pub tables: Vec<Table>,
+    /// Our numbers in these tables.
+    pub numbers: Vec<Number>,
     /// How the conditions differ.
     pub proofs: Vec<Proof>,
     /// What should have been different and was not.
     pub not_shown: Vec<NotShown>,
     /// Points whose load was not delivered, and why.
     pub void: Vec<String>,
+}
+
+/// A measured number, for programs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Number {
+    /// What it is of, and under which condition.
+    pub name: String,
+    /// How much.
+    pub value: f64,
+    /// Of what.
+    pub unit: String,
 }
 
 /// What came of a matrix.
@@ -103,6 +117,41 @@ pub enum MatrixError {
     /// A load cannot be made.
     #[error("{0}")]
     Load(String),
+}
+
+impl Outcome {
+    /// Every number, with the name of its section before its own.
+    pub fn numbers(&self) -> Vec<Number> {
+        let scale = [
+            (
+                "first token of a request alone",
+                self.scale.first_token_s,
+                "s",
+            ),
+            ("answer of a request alone", self.scale.answer_s, "s"),
+            ("all places taken", self.scale.capacity_per_s, "answers/s"),
+        ];
+        let scale =
+            scale.map(|(name, value, unit)| ("scale", name.to_owned(), value, unit.to_owned()));
+        let sections = self.sections.iter().flat_map(|section| {
+            let numbers = section.numbers.iter();
+            numbers.map(|it| {
+                (
+                    section.name.as_str(),
+                    it.name.clone(),
+                    it.value,
+                    it.unit.clone(),
+                )
+            })
+        });
+        let all = scale.into_iter().chain(sections);
+        let number = |(section, name, value, unit)| Number {
+            name: format!("{section}: {name}"),
+            value,
+            unit,
+        };
+        all.map(number).collect()
+    }
 }
 
 impl MatrixError {
@@ -238,6 +287,13 @@ impl Bench<'_> {
             difference,
         });
         Ok(())
+    }
+
+    /// Puts a table beside the published into the section.
+    fn show(&mut self, beside: Beside) {
+        let (table, numbers) = beside.end();
+        self.section.tables.push(table);
+        self.section.numbers.extend(numbers);
     }
 
     /// Notes what the measurement itself must show of a pair, if the experiment is to mean anything.

@@ -37,6 +37,29 @@ impl Settings {
         self
     }
 
+    /// Settings from command-line flags: `--max-batch=8`, `--max-batch 8`, or `--allow-anonymous`,
+    /// which is `true`.
+    ///
+    /// # Errors
+    ///
+    /// [`NoSetting`] for a word that belongs to no flag.
+    pub fn from_flags(flags: &[String]) -> Result<Self, NoSetting> {
+        let mut settings = Self::default();
+        let mut words = flags.iter().peekable();
+        while let Some(word) = words.next() {
+            let name = word.strip_prefix("--").filter(|name| !name.is_empty());
+            let name = name.ok_or_else(|| NoSetting(word.clone()))?;
+            settings = match name.split_once('=') {
+                Some((name, value)) => settings.with(name, value),
+                None => match words.next_if(|next| !next.starts_with("--")) {
+                    Some(value) => settings.with(name, value.as_str()),
+                    None => settings.with(name, "true"),
+                },
+            };
+        }
+        Ok(settings)
+    }
+
     /// The settings of a server's file, in TOML.
     ///
     /// # Errors
@@ -325,6 +348,34 @@ mod tests {
         let flags = settings(&["max-batch=8", "mock-decode-us=1=5,4=6.5"]);
         assert_eq!(file.unwrap(), flags);
         assert!(Settings::from_toml("max_batch").is_err());
+    }
+
+    #[test]
+    fn flags_become_settings() {
+        let flags = [
+            "--max-batch",
+            "8",
+            "--order=fifo",
+            "--allow-anonymous",
+            "--model",
+            "a=b",
+        ];
+        let read = |words: &[&str]| {
+            let words = words
+                .iter()
+                .map(|&word| word.to_owned())
+                .collect::<Vec<_>>();
+            Settings::from_flags(&words)
+        };
+        let expected = settings(&[
+            "max_batch=8",
+            "order=fifo",
+            "allow_anonymous=true",
+            "model=a=b",
+        ]);
+        assert_eq!(read(&flags), Ok(expected));
+        assert_eq!(read(&["8"]), Err(NoSetting("8".to_owned())));
+        assert!(read(&["--"]).is_err());
     }
 
     #[test]

@@ -92,21 +92,20 @@ pub(super) async fn modes(bench: &mut Bench<'_>) -> Result<(), MatrixError> {
         let p50 = [Some(13.2), Some(1.76)];
         beside.line(
             "answers/s, static batches",
+            "answers/s",
             rps,
             [Some(off.0), Some(fixed.0)],
         );
         beside.line(
             "answers/s, continuous",
+            "answers/s",
             [None, None],
             [Some(off.0), Some(on.0)],
         );
-        beside.line("E2E p50 s, static batches", p50, [off.1, fixed.1]);
-        beside.line("E2E p50 s, continuous", [None, None], [off.1, on.1]);
+        beside.line("E2E p50 s, static batches", "s", p50, [off.1, fixed.1]);
+        beside.line("E2E p50 s, continuous", "s", [None, None], [off.1, on.1]);
         let note = "published batches are of 8, ours of 16";
-        bench
-            .section
-            .tables
-            .push(beside.note(L4).note(note).table());
+        bench.show(beside.note(L4).note(note));
         let gain = on.0 / off.0;
         bench.expect(
             "16 clients with batches do more than one at a time",
@@ -159,8 +158,8 @@ pub(super) async fn steps(bench: &mut Bench<'_>) -> Result<(), MatrixError> {
             .map(|(_, secs)| secs * 1e3)
     };
     let mut beside = Beside::new("a decode step of 16 sequences against one of 1, ms");
-    beside.line("step", [Some(16.0), Some(17.8)], [at(1), at(16)]);
-    bench.section.tables.push(beside.note(L4).table());
+    beside.line("step", "ms", [Some(16.0), Some(17.8)], [at(1), at(16)]);
+    bench.show(beside.note(L4));
     bench.section.tables.push(table);
     Ok(())
 }
@@ -188,19 +187,26 @@ pub(super) async fn eight(bench: &mut Bench<'_>) -> Result<(), MatrixError> {
     let mean = |seen: &Seen<'_>, metric| seen.mean_ms(metric);
     let ttft = [mean(&one, Metric::Ttft), mean(&eight, Metric::Ttft)];
     let queue = [mean(&one, Metric::Queue), mean(&eight, Metric::Queue)];
-    beside.line("output tokens/s", [Some(426.2), Some(1630.9)], tokens);
+    beside.line(
+        "output tokens/s",
+        "tokens/s",
+        [Some(426.2), Some(1630.9)],
+        tokens,
+    );
     beside.line(
         "E2E p95 ms",
+        "ms",
         [Some(539.6), Some(177.1)],
         [p95(&one), p95(&eight)],
     );
-    beside.line("TTFT mean ms", [Some(250.5), Some(38.7)], ttft);
-    beside.line("queue mean ms", [Some(235.2), Some(0.79)], queue);
+    beside.line("TTFT mean ms", "ms", [Some(250.5), Some(38.7)], ttft);
+    beside.line("queue mean ms", "ms", [Some(235.2), Some(0.79)], queue);
     beside.line(
         "failed",
+        "requests",
         [Some(0.0), Some(0.0)],
         [failed(&one), failed(&eight)],
     );
-    bench.section.tables.push(beside.note(RTX_4090).table());
+    bench.show(beside.note(RTX_4090));
     Ok(())
 }

@@ -4,7 +4,7 @@ use crate::definitions::Metric;
 use crate::matrix::beside::RTX_3090;
 use crate::matrix::scale::{ANSWER, BATCH, set, span_s};
 use crate::matrix::seen::Seen;
-use crate::matrix::{Bench, MatrixError};
+use crate::matrix::{Bench, MatrixError, Number};
 use crate::servers::Settings;
 use crate::slo::Slo;
 use crate::spec::Spec;
@@ -160,6 +160,21 @@ async fn line(
         .cost
         .as_ref()
         .and_then(|cost| cost.per_million_output_tokens);
+    let ours = [
+        ("TTFT p95", seen.ms(Metric::Ttft, 0.95), "ms"),
+        ("TPOT p95", seen.ms(Metric::Tpot, 0.95), "ms"),
+        ("output", Some(seen.tokens_per_s()), "tokens/s"),
+        ("goodput", Some(analysis.rates.goodput_per_s), "answers/s"),
+        ("a million output tokens", cost, "$"),
+    ];
+    let ours = ours.into_iter().filter_map(|(name, value, unit)| {
+        Some(Number {
+            name: format!("{name} ({label})"),
+            value: value?,
+            unit: unit.to_owned(),
+        })
+    });
+    bench.section.numbers.extend(ours);
     Ok(vec![
         label.to_owned(),
         number(analysis.rates.offered_per_s),

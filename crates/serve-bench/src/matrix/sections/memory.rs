@@ -33,37 +33,48 @@ pub(super) async fn kv(bench: &mut Bench<'_>) -> Result<(), MatrixError> {
     let yielded = [full.preemptions(), half.preemptions()];
     let failed = |seen: &Seen<'_>| Some((seen.counts().scheduled() - seen.counts().ok) as f64);
     let mut beside = Beside::new("the whole KV cache (off) and half of it (on)");
-    beside.line("output tokens/s", [Some(1_050.5), Some(1_023.5)], tokens);
+    beside.line(
+        "output tokens/s",
+        "tokens/s",
+        [Some(1_050.5), Some(1_023.5)],
+        tokens,
+    );
     beside.line(
         "TTFT p50 ms",
+        "ms",
         [Some(31.44), Some(30.83)],
         ms(Metric::Ttft, 0.5),
     );
     beside.line(
         "TTFT p95 ms",
+        "ms",
         [Some(42.04), Some(44.25)],
         ms(Metric::Ttft, 0.95),
     );
     beside.line(
         "TPOT p95 ms",
+        "ms",
         [Some(15.13), Some(15.13)],
         ms(Metric::Tpot, 0.95),
     );
     beside.line(
         "preemptions",
+        "requests",
         [None, None],
         yielded.map(|count| count.map(|count| count as f64)),
     );
-    beside.line("not answered", [None, None], [failed(&full), failed(&half)]);
+    beside.line(
+        "not answered",
+        "requests",
+        [None, None],
+        [failed(&full), failed(&half)],
+    );
     let note = format!(
         "ours: {BATCH} clients, {PROMPT} tokens in and {ANSWER} out, {whole} and {} tokens of KV; the \
          published load never filled its cache and says that longer prompts and a count are needed",
         whole / 2
     );
-    bench
-        .section
-        .tables
-        .push(beside.note(RTX_3090).note(&note).table());
+    bench.show(beside.note(RTX_3090).note(&note));
     if let [Some(off), Some(on)] = yielded {
         bench.expect(
             "nobody yields with the whole cache",

@@ -39,23 +39,32 @@ pub(super) async fn admission(bench: &mut Bench<'_>) -> Result<(), MatrixError> 
     let mut beside = Beside::new("twice the capacity, a limit on the queue off and on");
     beside.line(
         "E2E p99 s, of answers",
+        "s",
         [Some(31.0), Some(2.98)],
         [secs(&one, 0.99), secs(&two, 0.99)],
     );
     beside.line(
         "E2E p50 s, of answers",
+        "s",
         [None, None],
         [secs(&one, 0.5), secs(&two, 0.5)],
     );
-    beside.line("answers/s", [Some(7.09), Some(6.75)], rates);
+    beside.line("answers/s", "answers/s", [Some(7.09), Some(6.75)], rates);
     beside.line(
         "longest queue",
+        "requests",
         [Some(220.0), None],
         [waiting(&one), waiting(&two)],
     );
-    beside.line("refused", [Some(0.0), None], [refused(&one), refused(&two)]);
+    beside.line(
+        "refused",
+        "requests",
+        [Some(0.0), None],
+        [refused(&one), refused(&two)],
+    );
     beside.line(
         "a refusal takes, ms",
+        "ms",
         [None, Some(3.0)],
         [None, two.refusal_ms()],
     );
@@ -66,10 +75,7 @@ pub(super) async fn admission(bench: &mut Bench<'_>) -> Result<(), MatrixError> 
         depth(bench),
         bench.answers_s(TARGET),
     );
-    bench
-        .section
-        .tables
-        .push(beside.note(L4).note(&note).table());
+    bench.show(beside.note(L4).note(&note));
     let (off, on) = (one.counts().refused, two.counts().refused);
     bench.expect(
         "nobody is refused without a limit",
@@ -137,16 +143,23 @@ pub(super) async fn tiers(bench: &mut Bench<'_>) -> Result<(), MatrixError> {
     let all = [Some(147.0), Some(147.0)];
     beside.line(
         "accepted, paid %",
+        "%",
         [Some(42.0), Some(50.0)],
         [share(&flat, "paid"), share(&depth, "paid")],
     );
     beside.line(
         "accepted, free %",
+        "%",
         [Some(38.0), Some(18.0)],
         [share(&flat, "free"), share(&depth, "free")],
     );
-    beside.line("accepted in all", all, [answered(&flat), answered(&depth)]);
-    bench.section.tables.push(beside.note(L4).table());
+    beside.line(
+        "accepted in all",
+        "requests",
+        all,
+        [answered(&flat), answered(&depth)],
+    );
+    bench.show(beside.note(L4));
     let columns = [
         "condition",
         "class",
@@ -213,20 +226,18 @@ pub(super) async fn aging(bench: &mut Bench<'_>) -> Result<(), MatrixError> {
     let mut beside = Beside::new("paid at capacity, aging off and on");
     beside.line(
         "longest wait of free s",
+        "s",
         [Some(5.5), Some(2.2)],
         wait("free"),
     );
-    beside.line("longest wait of paid s", [None, None], wait("paid"));
-    beside.line("TTFT p99 of free s", [None, None], p99("free"));
-    beside.line("TTFT p99 of paid s", [None, None], p99("paid"));
+    beside.line("longest wait of paid s", "s", [None, None], wait("paid"));
+    beside.line("TTFT p99 of free s", "s", [None, None], p99("free"));
+    beside.line("TTFT p99 of paid s", "s", [None, None], p99("paid"));
     let note = format!(
         "a waiting request goes before all classes after {age_s:.2} s; the load is 1.25 times the capacity, \
          78% of it paid, so the aged themselves come to wait for each other"
     );
-    bench
-        .section
-        .tables
-        .push(beside.note(L4).note(&note).table());
+    bench.show(beside.note(L4).note(&note));
     let [off, on] = wait("free");
     let shown = off.zip(on).is_some_and(|(off, on)| on < off);
     bench.expect(

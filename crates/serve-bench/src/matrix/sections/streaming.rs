@@ -21,29 +21,30 @@ pub(super) async fn on_and_off(bench: &mut Bench<'_>) -> Result<(), MatrixError>
     let mut beside = Beside::new("one client, ms");
     beside.line(
         "first text, p50",
+        "ms",
         [Some(840.0), Some(31.0)],
         [first(&off), first(&on)],
     );
     beside.line(
         "whole answer, p50",
+        "ms",
         [Some(840.0), None],
         [whole(&off), whole(&on)],
     );
     beside.line(
         "first text, one request of 43 tokens in, 63 out",
+        "ms",
         [Some(1_395.0), Some(36.0)],
         [first(&off), first(&on)],
     );
     beside.line(
         "whole answer of that request",
+        "ms",
         [Some(1_395.0), Some(1_293.0)],
         [whole(&off), whole(&on)],
     );
     let other = "published, last two lines: Qwen2.5-0.5B FP16 on an RTX 5070 Ti, one request (LLM Serving Mastery 1)";
-    bench
-        .section
-        .tables
-        .push(beside.note(L4).note(other).table());
+    bench.show(beside.note(L4).note(other));
     let mut load = Table::new(
         "from the start of the server to ready",
         &["", "published s", "ours s"],

@@ -39,16 +39,19 @@ pub(super) async fn waves(bench: &mut Bench<'_>) -> Result<(), MatrixError> {
     let mut beside = Beside::new("64 clients at once, three times: one place against one for each");
     beside.line(
         "answered of 192",
+        "requests",
         [Some(38.0), Some(192.0)],
         [answered(&one), answered(&many)],
     );
     beside.line(
         "timed out or failed",
+        "requests",
         [Some(154.0), Some(0.0)],
         [late(&one), late(&many)],
     );
     beside.line(
         "TTFT p95 s, of answers",
+        "s",
         [Some(53.251), Some(0.523)],
         [p95_s(&one), p95_s(&many)],
     );
@@ -56,10 +59,7 @@ pub(super) async fn waves(bench: &mut Bench<'_>) -> Result<(), MatrixError> {
         "clients wait {PATIENCE} times as long as an answer alone takes ({:.2} s), as the published did",
         bench.answers_s(PATIENCE)
     );
-    bench
-        .section
-        .tables
-        .push(beside.note(T4).note(&note).table());
+    bench.show(beside.note(T4).note(&note));
     let (ours, theirs) = (one.counts().ok, many.counts().ok);
     bench.expect(
         "a place for each answers more in time",
