@@ -6,7 +6,7 @@
 //! for their settings before anything is sent.
 
 use std::fs;
-use std::io::{self, BufReader, BufWriter, Write};
+use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -19,9 +19,9 @@ use crate::http::{Target, TargetError};
 use crate::measure::{self, MeasureError, measure};
 use crate::progress::Live;
 use crate::record::Outcome;
-use crate::servers::{self, Effective, Program, Server, ServerError, Settings};
+use crate::servers::{Effective, Program, Server, ServerError, Settings};
 use crate::spec::{Spec, SpecError};
-use crate::timeline::{self, Poller, Sample};
+use crate::timeline::{self, Sample};
 use crate::workload::{Workload, WorkloadError};
 
 /// Whose servers a series measures.
@@ -192,25 +192,27 @@ impl Series {
         let mut options = measure::Settings::new(self.stop.clone());
         options.folder = Some(folder.clone());
         options.server_command = command;
-        let client =
-            servers::client().map_err(|error| io_error(folder.path(), io::Error::other(error)))?;
-        let poller = Poller::start(client, target.url(), options.origin, POLL);
+        options.poll = POLL;
         let bar = self.live.requests(id, workload.requests());
         let measured = measure(&target, &workload, options, |row| {
             bar.ended(row.outcome == Outcome::Ok);
         });
         let measured = measured.await;
         drop(bar);
-        let samples = poller.stop().await;
-        let run = measured?;
         if let Some(server) = &mut self.server {
             server.alive()?;
         }
-        write_timeline(&folder, &samples)?;
-        if run.manifest.artifact.interrupted {
+        let measured = measured?;
+        if measured.run.manifest.artifact.interrupted {
             return Err(PointError::Stopped);
         }
-        Ok(Self::put_together(id, run, samples, Some(began.elapsed())))
+        let took = Some(began.elapsed());
+        Ok(Self::put_together(
+            id,
+            measured.run,
+            measured.timeline,
+            took,
+        ))
     }
 
     /// How long the server that runs took to be ready, if it was started here.
@@ -348,19 +350,6 @@ fn remove(folder: &Path) -> Result<(), PointError> {
         Err(cause) if cause.kind() != io::ErrorKind::NotFound => Err(io_error(folder, cause)),
         _ => Ok(()),
     }
-}
-
-fn write_timeline(folder: &RunFolder, samples: &[Sample]) -> Result<(), PointError> {
-    if samples.is_empty() {
-        return Ok(());
-    }
-    let path = folder.timeline();
-    let written = fs::File::create(&path).and_then(|file| {
-        let mut out = BufWriter::new(file);
-        timeline::write(samples, &mut out)?;
-        out.flush()
-    });
-    written.map_err(|cause| io_error(&path, cause))
 }
 
 fn read_timeline(folder: &RunFolder) -> Result<Vec<Sample>, PointError> {

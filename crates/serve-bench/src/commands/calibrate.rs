@@ -271,10 +271,7 @@ async fn check(
     } else {
         options.check_requests
     };
-    let spec = range.unseen(
-        (rate * 100.0).round().max(1.0) / 100.0,
-        options.check_requests,
-    )?;
+    let spec = range.unseen((rate * 100.0).round().max(1.0) / 100.0, requests)?;
     let point = series
         .point("unseen", &Settings::default(), spec.clone())
         .await?;

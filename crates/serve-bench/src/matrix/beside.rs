@@ -35,7 +35,13 @@ impl Beside {
     }
 
     /// A line in a unit; `-` where there is no number.
-    pub(super) fn line(&mut self, what: &str, published: [Option<f64>; 2], ours: [Option<f64>; 2]) {
+    pub(super) fn line(
+        &mut self,
+        what: &str,
+        unit: &str,
+        published: [Option<f64>; 2],
+        ours: [Option<f64>; 2],
+    ) {
         let factor = |pair: [Option<f64>; 2]| match pair {
             [Some(off), Some(on)] if off > 0.0 && on >= off => format!("x{:.2}", on / off),
             [Some(off), Some(on)] if on > 0.0 => format!("/{:.2}", off / on),
