@@ -122,6 +122,47 @@ impl Requests {
         self.at(at, Later::Client(client));
     }
 
+    /// Sees to it that what is due first is an input: a free client has its next turn planned, which
+    /// may be due later, and nobody hangs up on what has ended.
+    fn settle(&mut self) {
+        while let Some(&Reverse((at, number))) = self.due.peek() {
+            let client = match self.later.get(&number) {
+                Some(Later::Client(client)) => Some(*client),
+                Some(Later::HangUp(request) | Later::GiveUp(request))
+                    if !self.live.contains_key(request) =>
+                {
+                    None
+                }
+                _ => return,
+            };
+            self.due.pop();
+            self.later.remove(&number);
+            if let Some(client) = client {
+                self.next_of_client(client, at);
+            }
+        }
+    }
+
+    fn next_of_client(&mut self, client: u32, at: Time) {
+        let Some(conversation) = self.plan.next() else {
+            return;
+        };
+        let is_first = client >= self.begun;
+        self.begun = self.begun.max(client + 1);
+        let think = match is_first {
+            true => Span::ZERO,
+            false => Span::from_nanos(conversation.turns[0].think_ns),
+        };
+        let live = Live {
+            conversation,
+            turn: 0,
+            client: Some(client),
+            scheduled: at + think,
+            gave_up: false,
+        };
+        self.at(at + think, Later::Turn(Box::new(live)));
+    }
+
     fn at(&mut self, at: Time, later: Later) {
         self.due.push(Reverse((at, self.numbered)));
         self.later.insert(self.numbered, later);
@@ -202,66 +243,42 @@ impl Live {
 
 impl sim::Workload for Requests {
     fn next_at(&mut self) -> Option<Time> {
+        self.settle();
         let next = self.next.as_ref().map(|(at, _)| *at);
         let due = self.due.peek().map(|Reverse((at, _))| *at);
         [next, due].into_iter().flatten().min()
     }
 
     fn next_input(&mut self) -> Option<(Time, Input)> {
-        loop {
-            let due = self.due.peek().map(|Reverse((at, _))| *at);
-            if let Some((at, _)) = &self.next
-                && due.is_none_or(|due| *at <= due)
-            {
-                let (at, conversation) = self.next.take()?;
-                self.draw_next();
-                let live = Live {
-                    conversation,
-                    turn: 0,
-                    client: None,
-                    scheduled: at,
-                    gave_up: false,
-                };
-                return Some(self.submit(at, live));
-            }
-            let Reverse((at, number)) = self.due.pop()?;
-            match self.later.remove(&number)? {
-                Later::Turn(live) => return Some(self.submit(at, *live)),
-                Later::HangUp(request) if self.live.contains_key(&request) => {
-                    let reason = CancelReason::Client;
-                    return Some((at, Input::Cancel { request, reason }));
-                }
-                Later::GiveUp(request) => {
-                    if let Some(live) = self.live.get_mut(&request) {
-                        live.gave_up = true;
-                        return Some((
-                            at,
-                            Input::Cancel {
-                                request,
-                                reason: CancelReason::Client,
-                            },
-                        ));
-                    }
-                }
-                Later::HangUp(_) => {}
-                Later::Client(client) => {
-                    if let Some(conversation) = self.plan.next() {
-                        let is_first = client >= self.begun;
-                        self.begun = self.begun.max(client + 1);
-                        let think = Span::from_nanos(conversation.turns[0].think_ns);
-                        let think = if is_first { Span::ZERO } else { think };
-                        let live = Live {
-                            conversation,
-                            turn: 0,
-                            client: Some(client),
-                            scheduled: at + think,
-                            gave_up: false,
-                        };
-                        self.at(at + think, Later::Turn(Box::new(live)));
-                    }
-                }
-            }
+        self.settle();
+        let due = self.due.peek().map(|Reverse((at, _))| *at);
+        if let Some((at, _)) = &self.next
+            && due.is_none_or(|due| *at <= due)
+        {
+            let (at, conversation) = self.next.take()?;
+            self.draw_next();
+            let live = Live {
+                conversation,
+                turn: 0,
+                client: None,
+                scheduled: at,
+                gave_up: false,
+            };
+            return Some(self.submit(at, live));
         }
+        let Reverse((at, number)) = self.due.pop()?;
+        let request = match self.later.remove(&number)? {
+            Later::Turn(live) => return Some(self.submit(at, *live)),
+            Later::HangUp(request) => request,
+            Later::GiveUp(request) => {
+                self.live.get_mut(&request)?.gave_up = true;
+                request
+            }
+            // Settled above.
+            Later::Client(_) => return None,
+        };
+        let reason = CancelReason::Client;
+        Some((at, Input::Cancel { request, reason }))
     }
 
     fn ended(&mut self, row: &Row) {

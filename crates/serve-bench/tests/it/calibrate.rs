@@ -82,7 +82,10 @@ fn a_known_device_is_found_again_and_predicts_a_load_that_was_not_measured() {
     assert!(verdict.holds(), "{verdict:?}");
 
     // A device that is a fifth slower is not taken for this one.
-    let slower = TRUTH.replace("9000", "10800").replace("13000", "15600");
-    let verdict = Verdict::of(&rows(unseen, &slower, edge), &predicted);
+    let slower = "max_batch = 8
+mock_decode_us = [\"1=10800\", \"8=15600\"]
+mock_prefill_us = 80
+";
+    let verdict = Verdict::of(&rows(unseen, slower, edge), &predicted);
     assert!(!verdict.holds(), "{verdict:?}");
 }
