@@ -12,11 +12,10 @@ use serve_bench::report::html;
 use serve_bench::servers::Settings;
 use serve_bench::table::Table;
 
-use super::CommandResult;
 use super::lab::LabArgs;
+use super::{CommandResult, VOID};
 
 /// Exit codes beside 0 (all measured) and 1 (a point could not be measured, a pair is no pair).
-const VOID: u8 = 3;
 const NOT_SHOWN: u8 = 5;
 const INCOMPLETE: u8 = 6;
 

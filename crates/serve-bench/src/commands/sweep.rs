@@ -11,10 +11,9 @@ use serve_bench::spec::{Arrivals, Spec};
 use serve_bench::sweep::{Axis, Line, Loads, Sweep as Plan, last_passing, table};
 
 use super::lab::LabArgs;
-use super::{CommandResult, SloArgs};
+use super::{CommandResult, SloArgs, VOID};
 
 /// Exit codes beside 0 and 1.
-const VOID: u8 = 3;
 const INCOMPLETE: u8 = 6;
 
 /// Arguments of the command.

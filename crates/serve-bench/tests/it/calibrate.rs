@@ -82,10 +82,8 @@ fn a_known_device_is_found_again_and_predicts_a_load_that_was_not_measured() {
     assert!(verdict.holds(), "{verdict:?}");
 
     // A device that is a fifth slower is not taken for this one.
-    let slower = "max_batch = 8
-mock_decode_us = [\"1=10800\", \"8=15600\"]
-mock_prefill_us = 80
-";
+    let slower =
+        "max_batch = 8\nmock_decode_us = [\"1=10800\", \"8=15600\"]\nmock_prefill_us = 80\n";
     let verdict = Verdict::of(&rows(unseen, slower, edge), &predicted);
     assert!(!verdict.holds(), "{verdict:?}");
 }

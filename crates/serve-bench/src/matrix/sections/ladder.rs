@@ -177,7 +177,7 @@ async fn line(
     bench.section.numbers.extend(ours);
     Ok(vec![
         label.to_owned(),
-        number(analysis.rates.offered_per_s),
+        number(analysis.offered_per_s()),
         number(seen.ms(Metric::Ttft, 0.5)),
         number(seen.ms(Metric::Ttft, 0.95)),
         number(seen.ms(Metric::Tpot, 0.5)),
