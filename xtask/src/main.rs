@@ -128,6 +128,15 @@ enum Speed {
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<OsString>,
     },
+    /// Decode against the speed of memory and prefill against a matrix product, with random weights
+    /// in bf16, q8 and q4
+    Cpu {
+        /// The shape of the weights [default: qwen2.5-0.5b]
+        shape: Option<String>,
+        /// One JSON object a line
+        #[arg(long)]
+        json: bool,
+    },
     /// The scheduler: submit, cancel and step
     Sched(SchedSpeed),
     /// The virtual-time simulation
@@ -181,6 +190,11 @@ fn main() -> ExitCode {
         }
         Task::Speed { what } => match what {
             Speed::Decode { args } => cargo::run_bin("speed-decode", args),
+            Speed::Cpu { shape, json } => {
+                let json = json.then(|| "--json".into());
+                let shape = shape.map(PathBuf::from);
+                cargo::run_bin("speed-cpu", shape.into_iter().chain(json))
+            }
             Speed::Sched(options) => cargo::run_bin("speed-sched", options.args("sched")),
             Speed::Sim(options) => cargo::run_bin("speed-sched", options.args("sim")),
             Speed::Edge { json } => beside_serve("speed-edge", json.then_some("--json")),

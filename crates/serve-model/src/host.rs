@@ -166,7 +166,7 @@ impl DecoderDevice for HostDevice {
             rows: buffers.residual[..rows * shape.hidden].chunks_exact(shape.hidden),
             weight: attention_norm,
             eps: shape.eps,
-            tile_max: self.instructions.tile_inputs(),
+            tile_max: self.instructions.tile_inputs(rows),
             packed: &mut buffers.packed,
         });
         let on = (self.instructions, &mut self.team);
@@ -213,7 +213,7 @@ impl DecoderDevice for HostDevice {
         let buffers = &mut self.buffers;
         let seen = &buffers.seen[..rows * shape.query];
         let packed = &mut buffers.packed;
-        packed.start(rows, shape.query, self.instructions.tile_inputs());
+        packed.start(rows, shape.query, self.instructions.tile_inputs(rows));
         for (input, row) in seen.chunks_exact(shape.query).enumerate() {
             packed.set(input, row);
         }
@@ -234,7 +234,7 @@ impl DecoderDevice for HostDevice {
             ..
         } = &self.weights.layers[layer];
         let buffers = &mut self.buffers;
-        let tile_max = self.instructions.tile_inputs();
+        let tile_max = self.instructions.tile_inputs(rows);
         self.instructions.run(PackNormed {
             rows: buffers.residual[..rows * shape.hidden].chunks_exact(shape.hidden),
             weight: mlp_norm,
@@ -271,7 +271,7 @@ impl DecoderDevice for HostDevice {
             rows: batch.logit_rows().iter().map(row),
             weight: &self.weights.norm,
             eps: shape.eps,
-            tile_max: self.instructions.tile_inputs(),
+            tile_max: self.instructions.tile_inputs(batch.logit_rows().len()),
             packed: &mut buffers.packed,
         });
         let head = self.weights.head.as_ref();

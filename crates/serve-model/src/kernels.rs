@@ -11,6 +11,7 @@ pub(crate) mod math;
 mod matrix;
 mod packed;
 mod quantization;
+mod read_speed;
 mod stored;
 mod team;
 #[cfg(target_arch = "x86_64")]
@@ -22,6 +23,7 @@ pub(crate) use lanes::{LANES, Lanes};
 pub use matrix::{Elements, Matrix};
 pub(crate) use packed::Packed;
 pub use quantization::{Quantization, UnknownQuantization};
+pub use read_speed::ReadSpeed;
 pub use team::Team;
 pub(crate) use team::Tile;
 
@@ -67,14 +69,20 @@ impl Instructions {
         best.unwrap_or(Self(Kind::Portable(Portable)))
     }
 
-    /// Inputs that share a tile of a product.
-    pub(crate) fn tile_inputs(self) -> usize {
+    /// How many of `inputs` share a tile of a product at most.
+    pub(crate) fn tile_inputs(self, inputs: usize) -> usize {
+        fn of<L: Lanes>(_: L, inputs: usize) -> usize {
+            match inputs <= L::STREAM_INPUTS {
+                true => L::STREAM_TILE_INPUTS,
+                false => L::TILE_INPUTS,
+            }
+        }
         match self.0 {
-            Kind::Portable(_) => Portable::TILE_INPUTS,
+            Kind::Portable(lanes) => of(lanes, inputs),
             #[cfg(target_arch = "x86_64")]
-            Kind::Avx2(_) => x86::Avx2::TILE_INPUTS,
+            Kind::Avx2(lanes) => of(lanes, inputs),
             #[cfg(target_arch = "x86_64")]
-            Kind::Avx512(_) => x86::Avx512::TILE_INPUTS,
+            Kind::Avx512(lanes) => of(lanes, inputs),
         }
     }
 

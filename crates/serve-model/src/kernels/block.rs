@@ -4,26 +4,22 @@
 //! added up in a fixed order. How many rows and inputs share a tile, where columns are cut and whether
 //! weights are widened in registers or beforehand decides what lies where; no result depends on it.
 
-use std::array;
 use std::ops::Range;
 
 use super::lanes::{LANES, Lanes};
 use super::packed::Packed;
-use super::stored::Stored;
+use super::stored::{STEP, Stored, halves};
 use super::team::Tile;
 
 /// Rows of a tile; as many as [`Lanes::sums`] adds up at once.
 const ROWS: usize = 4;
-/// Rows that are widened together.
-const GROUP_ROWS: usize = 2 * ROWS;
-/// Inputs that share each pass over the weights; they stay in the second-level cache.
+/// Rows of a block at most.
+pub(super) const BLOCK_ROWS: usize = 32;
+/// Inputs that share each pass over a block; their sums stay in the second-level cache.
 const PASS_INPUTS: usize = 128;
-/// Vectors between two cuts at most. So much of a group and of a tile's inputs stays in the
-/// first-level cache.
-const CUT: usize = 40;
-/// How far ahead of use weights are asked for where one input streams through: the latency of memory
-/// times its speed.
-const AHEAD_BYTES: usize = 8 << 10;
+/// Steps between two cuts at most: so much of a tile's inputs stays in the first-level cache while it
+/// meets all rows, and so much of a block, widened, in the second-level cache.
+const CUT: usize = 28;
 /// Bytes that memory hands out at once.
 const LINE_BYTES: usize = 64;
 
@@ -33,16 +29,16 @@ type Column = [[f32; LANES]; ROWS];
 /// A thread's room for widened weights and for sums between two cuts.
 #[derive(Debug)]
 pub(super) struct Room {
-    widened: Box<[[Column; CUT]; GROUP_ROWS / ROWS]>,
+    widened: Vec<[f32; STEP]>,
     /// For each input and tile of rows.
-    sums: Box<[[Column; GROUP_ROWS / ROWS]; PASS_INPUTS]>,
+    sums: Vec<[Column; BLOCK_ROWS / ROWS]>,
 }
 
 impl Room {
     pub(super) fn new() -> Self {
         Self {
-            widened: Box::new([[Column::default(); CUT]; GROUP_ROWS / ROWS]),
-            sums: Box::new([[Column::default(); GROUP_ROWS / ROWS]; PASS_INPUTS]),
+            widened: vec![[0.0; STEP]; BLOCK_ROWS * CUT],
+            sums: vec![[Column::default(); BLOCK_ROWS / ROWS]; PASS_INPUTS],
         }
     }
 }
@@ -73,133 +69,153 @@ impl<W: Stored> Block<'_, W> {
     /// Writes `[inputs, rows]`.
     #[inline(always)]
     pub(super) fn run<L: Lanes>(&self, lanes: L, room: &mut Room, out: &mut Tile<'_>) {
-        let x = self.x;
-        match x.inputs() {
-            1 => self.direct::<L, 1>(lanes, out),
-            2 if L::DIRECT_INPUTS >= 2 => self.direct::<L, 2>(lanes, out),
-            3 if L::DIRECT_INPUTS >= 3 => self.direct::<L, 3>(lanes, out),
-            _ => {
-                let (tiles, pass_tiles) = (x.tiles(), PASS_INPUTS / L::TILE_INPUTS);
-                for first in (0..tiles).step_by(pass_tiles) {
-                    let tiles = first..tiles.min(first + pass_tiles);
-                    for first in (0..self.rows).step_by(GROUP_ROWS) {
-                        self.group(lanes, room, tiles.clone(), first, out);
-                    }
-                }
-            }
+        if self.x.inputs() <= L::STREAM_INPUTS {
+            return self.stream_all(lanes, out);
+        }
+        let (tiles, pass_tiles) = (self.x.tiles(), PASS_INPUTS / L::TILE_INPUTS);
+        for first in (0..tiles).step_by(pass_tiles) {
+            let tiles = first..tiles.min(first + pass_tiles);
+            self.pass(lanes, room, tiles, out);
         }
     }
 
-    /// All rows for the `C` inputs of one tile, widened as they stream through the registers.
+    /// Few inputs: weights are widened in registers as they come, for each tile anew.
     #[inline(always)]
-    fn direct<L: Lanes, const C: usize>(&self, lanes: L, out: &mut Tile<'_>) {
-        let x = self.x.vectors::<C>(0);
-        let zero = lanes.splat(0.0);
-        let ahead_steps = (AHEAD_BYTES / size_of::<W::Step>()).max(ROWS * self.steps);
+    fn stream_all<L: Lanes>(&self, lanes: L, out: &mut Tile<'_>) {
         for first in (0..self.rows).step_by(ROWS) {
-            let rows = self.rows_from(first);
-            let ahead = first * self.steps + ahead_steps;
-            let ahead = self.weights.get(ahead..).unwrap_or_default();
-            let mut ahead = ahead.as_chunks::<ROWS>().0.iter();
-            let mut sums = [[zero; ROWS]; C];
-            for (step, x) in (0..self.steps).zip(x.as_chunks::<2>().0) {
-                if let Some(ahead) = ahead.next() {
-                    for weights in ahead
-                        .iter()
-                        .step_by((LINE_BYTES / size_of::<W::Step>()).max(1))
-                    {
-                        lanes.prefetch(weights);
-                    }
+            let mut ahead = first * self.steps + W::AHEAD_BYTES / size_of::<W::Step>();
+            for tile in 0..self.x.tiles() {
+                let inputs = self.x.tile(tile);
+                match inputs.len() {
+                    1 => self.stream::<L, 1>(lanes, first, inputs.start, ahead, out),
+                    2 => self.stream::<L, 2>(lanes, first, inputs.start, ahead, out),
+                    3 => self.stream::<L, 3>(lanes, first, inputs.start, ahead, out),
+                    _ => self.stream::<L, 4>(lanes, first, inputs.start, ahead, out),
                 }
-                let w: [[L::Vector; 2]; ROWS] = array::from_fn(
-                    #[inline(always)]
-                    |r| W::load(lanes, &rows[r][step]),
-                );
-                for half in 0..2 {
-                    for c in 0..C {
-                        let x = lanes.load(&x[half][c]);
-                        for r in 0..ROWS {
-                            sums[c][r] = lanes.multiply_add(w[r][half], x, sums[c][r]);
-                        }
-                    }
-                }
-            }
-            for (c, sums) in sums.into_iter().enumerate() {
-                self.finish(lanes.sums(sums), c, first, out);
+                // Once is enough.
+                ahead = usize::MAX;
             }
         }
     }
 
-    /// Some rows for the inputs of some tiles. Weights are widened once for all of them.
+    /// The rows of a tile for its `C` inputs.
     #[inline(always)]
-    fn group<L: Lanes>(
+    fn stream<L: Lanes, const C: usize>(
         &self,
         lanes: L,
-        room: &mut Room,
-        tiles: Range<usize>,
         first: usize,
+        inputs: usize,
+        ahead: usize,
         out: &mut Tile<'_>,
     ) {
-        let length = self.x.length();
-        let first_input = self.x.tile(tiles.start).start;
-        let cuts = length.div_ceil(CUT);
-        // Whole steps.
-        let cut_size = length.div_ceil(cuts).next_multiple_of(2);
-        let halves = (self.rows - first).min(GROUP_ROWS).div_ceil(ROWS);
-        // The weights of the next group are asked for bit by bit meanwhile.
-        let next = ((first + GROUP_ROWS) * self.steps).min(self.weights.len());
-        let next = &self.weights[next..];
-        let next = &next[..next.len().min(GROUP_ROWS * self.steps)];
-        let share = next.len().div_ceil(cuts * tiles.len() * halves).max(1);
-        let mut ahead = next.chunks(share);
-        for start in (0..length).step_by(cut_size) {
-            let cut = start..length.min(start + cut_size);
-            for half in 0..halves {
-                let rows = self.rows_from(first + half * ROWS);
-                widen::<L, W>(lanes, rows, cut.clone(), &mut room.widened[half]);
+        let x = self.x.vectors::<C>(inputs);
+        let zero = lanes.splat(0.0);
+        let mut rows = [self.weights; ROWS];
+        for (r, row) in rows.iter_mut().enumerate() {
+            // Where fewer are left than a tile has, the last one several times.
+            *row = row_of(self.weights, self.steps, (first + r).min(self.rows - 1));
+        }
+        let ahead = self.weights.get(ahead..).unwrap_or_default();
+        let mut ahead = ahead.as_chunks::<ROWS>().0.iter();
+        let mut sums = [[zero; ROWS]; C];
+        for (step, x) in (0..self.steps).zip(x.as_chunks::<2>().0) {
+            if let Some(ahead) = ahead.next() {
+                for weights in ahead
+                    .iter()
+                    .step_by((LINE_BYTES / size_of::<W::Step>()).max(1))
+                {
+                    // The nearest cache holds no more than a few thousand bytes on their way.
+                    if W::AHEAD_BYTES <= 8 << 10 {
+                        lanes.prefetch(weights);
+                    } else {
+                        lanes.prefetch_far(weights);
+                    }
+                }
             }
-            for tile in tiles.clone() {
-                let inputs = self.x.tile(tile);
-                for half in 0..halves {
-                    let w = &room.widened[half][..cut.len()];
-                    let sums = &mut room.sums[inputs.start - first_input..][..inputs.len()];
-                    let ahead = ahead.next().unwrap_or_default();
-                    let x = (self.x, inputs.start, &cut);
-                    match inputs.len() {
-                        1 => tile_of::<L, W, 1>(lanes, w, x, half, sums, ahead),
-                        2 => tile_of::<L, W, 2>(lanes, w, x, half, sums, ahead),
-                        3 => tile_of::<L, W, 3>(lanes, w, x, half, sums, ahead),
-                        4 => tile_of::<L, W, 4>(lanes, w, x, half, sums, ahead),
-                        5 => tile_of::<L, W, 5>(lanes, w, x, half, sums, ahead),
-                        _ => tile_of::<L, W, 6>(lanes, w, x, half, sums, ahead),
+            let mut w = [[zero; 2]; ROWS];
+            for r in 0..ROWS {
+                w[r] = W::load(lanes, &rows[r][step]);
+            }
+            for half in 0..2 {
+                for c in 0..C {
+                    let x = lanes.load(&x[half][c]);
+                    for r in 0..ROWS {
+                        sums[c][r] = lanes.multiply_add(w[r][half], x, sums[c][r]);
                     }
                 }
             }
         }
-        for tile in tiles {
-            for input in self.x.tile(tile) {
-                for half in 0..halves {
-                    let sums = room.sums[input - first_input][half];
-                    let sums = lanes.sums(array::from_fn(
-                        #[inline(always)]
-                        |r| lanes.load(&sums[r]),
-                    ));
-                    self.finish(sums, input, first + half * ROWS, out);
+        for (c, sums) in sums.into_iter().enumerate() {
+            self.finish(lanes.sums(sums), inputs + c, first, out);
+        }
+    }
+
+    /// Many inputs: weights are widened once for all of them.
+    #[inline(always)]
+    fn pass<L: Lanes>(&self, lanes: L, room: &mut Room, tiles: Range<usize>, out: &mut Tile<'_>) {
+        let cuts = self.steps.div_ceil(CUT);
+        let cut_size = self.steps.div_ceil(cuts);
+        let groups = self.rows.div_ceil(ROWS);
+        let first_input = self.x.tile(tiles.start).start;
+        // The weights of the next block are asked for bit by bit meanwhile.
+        let next = &self.weights[self.rows * self.steps..];
+        let next = &next[..next.len().min(self.rows * self.steps)];
+        let line = (LINE_BYTES / size_of::<W::Step>()).max(1);
+        let calls = cuts * tiles.len() * groups;
+        let lines = next.len().div_ceil(line).div_ceil(calls).max(1);
+        let mut ahead = next.chunks(lines * line);
+        let ahead_chunk = lines.div_ceil(cut_size) * line;
+        for start in (0..self.steps).step_by(cut_size) {
+            let cut = start..self.steps.min(start + cut_size);
+            let (weights, steps, columns) = match W::as_f32(self.weights) {
+                Some(weights) => (weights, self.steps, cut.clone()),
+                None => {
+                    self.widen(lanes, cut.clone(), &mut room.widened);
+                    (room.widened.as_slice(), cut.len(), 0..cut.len())
+                }
+            };
+            for tile in tiles.clone() {
+                let inputs = self.x.tile(tile);
+                for group in 0..groups {
+                    let mut rows: [&[[f32; STEP]]; ROWS] = [&[]; ROWS];
+                    for (r, row) in rows.iter_mut().enumerate() {
+                        let index = (group * ROWS + r).min(self.rows - 1);
+                        *row = &row_of(weights, steps, index)[columns.clone()];
+                    }
+                    let part = Part {
+                        cut: cut.clone(),
+                        rows,
+                        group,
+                        inputs: inputs.start,
+                        ahead: ahead.next().unwrap_or_default(),
+                        ahead_chunk,
+                        sums: &mut room.sums[inputs.start - first_input..][..inputs.len()],
+                    };
+                    match inputs.len() {
+                        1 => part.run::<L, W, 1>(self, lanes, out),
+                        2 => part.run::<L, W, 2>(self, lanes, out),
+                        3 => part.run::<L, W, 3>(self, lanes, out),
+                        4 => part.run::<L, W, 4>(self, lanes, out),
+                        5 => part.run::<L, W, 5>(self, lanes, out),
+                        _ => part.run::<L, W, 6>(self, lanes, out),
+                    }
                 }
             }
         }
     }
 
-    /// The rows from `first`; where fewer are left than a tile has, the last one several times.
+    /// Widens a cut of all rows, `[rows, steps of the cut]`.
     #[inline(always)]
-    fn rows_from(&self, first: usize) -> [&[W::Step]; ROWS] {
-        array::from_fn(
-            #[inline(always)]
-            |r| {
-                let row = (first + r).min(self.rows - 1);
-                &self.weights[row * self.steps..][..self.steps]
-            },
-        )
+    fn widen<L: Lanes>(&self, lanes: L, cut: Range<usize>, out: &mut [[f32; STEP]]) {
+        for (row, out) in (0..self.rows).zip(out.chunks_mut(cut.len())) {
+            let row = &row_of(self.weights, self.steps, row)[cut.clone()];
+            for (out, step) in out.iter_mut().zip(row) {
+                let [first, second] = W::load(lanes, step);
+                let [out_first, out_second] = halves_mut(out);
+                lanes.store(first, out_first);
+                lanes.store(second, out_second);
+            }
+        }
     }
 
     #[inline(always)]
@@ -220,70 +236,99 @@ impl<W: Stored> Block<'_, W> {
     }
 }
 
-/// Widens a cut of some rows.
-#[inline(always)]
-fn widen<L: Lanes, W: Stored>(
-    lanes: L,
-    rows: [&[W::Step]; ROWS],
+/// One tile: a cut of some rows for some inputs.
+struct Part<'a, S> {
     cut: Range<usize>,
-    out: &mut [Column; CUT],
-) {
-    let steps = cut.start / 2..cut.end / 2;
-    let rows = rows.map(|row| &row[steps.clone()]);
-    for (step, out) in (0..steps.len()).zip(out.as_chunks_mut::<2>().0) {
-        for r in 0..ROWS {
-            let [first, second] = W::load(lanes, &rows[r][step]);
-            lanes.store(first, &mut out[0][r]);
-            lanes.store(second, &mut out[1][r]);
+    rows: [&'a [[f32; STEP]]; ROWS],
+    group: usize,
+    inputs: usize,
+    /// Weights to ask for meanwhile.
+    ahead: &'a [S],
+    /// How many of them in each step.
+    ahead_chunk: usize,
+    /// The sums of its inputs, from one cut to the next.
+    sums: &'a mut [[Column; BLOCK_ROWS / ROWS]],
+}
+
+impl<S> Part<'_, S> {
+    #[inline(always)]
+    fn run<L: Lanes, W: Stored<Step = S>, const C: usize>(
+        self,
+        block: &Block<'_, W>,
+        lanes: L,
+        out: &mut Tile<'_>,
+    ) {
+        let x = block.x.vectors::<C>(self.inputs).as_chunks::<2>().0;
+        let x = &x[self.cut.clone()];
+        let line = (LINE_BYTES / size_of::<S>()).max(1);
+        let mut ahead = self.ahead.chunks(self.ahead_chunk);
+        let mut columns = [[[0.0; LANES]; ROWS]; C];
+        if self.cut.start > 0 {
+            for (column, sums) in columns.iter_mut().zip(self.sums.iter()) {
+                *column = sums[self.group];
+            }
+        }
+        for part in 0..L::PARTS {
+            let zero = lanes.load_part(&[0.0; LANES], part);
+            let mut sums = [[zero; ROWS]; C];
+            for c in 0..C {
+                for r in 0..ROWS {
+                    sums[c][r] = lanes.load_part(&columns[c][r], part);
+                }
+            }
+            for (step, x) in x.iter().enumerate() {
+                if part == 0
+                    && let Some(ahead) = ahead.next()
+                {
+                    for weights in ahead.iter().step_by(line) {
+                        lanes.prefetch_far(weights);
+                    }
+                }
+                for (half, x) in x.iter().enumerate() {
+                    let mut inputs = [zero; C];
+                    for c in 0..C {
+                        inputs[c] = lanes.load_part(&x[c], part);
+                    }
+                    for (r, row) in self.rows.iter().enumerate() {
+                        let w = lanes.load_part(halves(&row[step])[half], part);
+                        for c in 0..C {
+                            sums[c][r] = lanes.multiply_add_part(w, inputs[c], sums[c][r]);
+                        }
+                    }
+                }
+            }
+            for c in 0..C {
+                for r in 0..ROWS {
+                    lanes.store_part(sums[c][r], &mut columns[c][r], part);
+                }
+            }
+        }
+        if self.cut.end < block.steps {
+            for (column, sums) in columns.iter().zip(self.sums) {
+                sums[self.group] = *column;
+            }
+            return;
+        }
+        for (c, column) in columns.iter().enumerate() {
+            let mut vectors = [lanes.splat(0.0); ROWS];
+            for r in 0..ROWS {
+                vectors[r] = lanes.load(&column[r]);
+            }
+            let sums = lanes.sums(vectors);
+            block.finish(sums, self.inputs + c, self.group * ROWS, out);
         }
     }
 }
 
-/// A cut of a tile: adds the products to the sums, or begins them.
 #[inline(always)]
-fn tile_of<L: Lanes, W: Stored, const C: usize>(
-    lanes: L,
-    w: &[Column],
-    x: (&Packed, usize, &Range<usize>),
-    half: usize,
-    sums: &mut [[Column; GROUP_ROWS / ROWS]],
-    ahead: &[W::Step],
-) {
-    let (packed, input, cut) = x;
-    let x = &packed.vectors::<C>(input)[cut.clone()];
-    let line = (LINE_BYTES / size_of::<W::Step>()).max(1);
-    let lines = ahead.len().div_ceil(line).div_ceil(w.len() * L::PARTS);
-    let mut ahead = ahead.chunks(line * lines.max(1));
-    for part in 0..L::PARTS {
-        let mut registers = [[lanes.load_part(&[0.0; LANES], part); ROWS]; C];
-        if cut.start > 0 {
-            for c in 0..C {
-                for r in 0..ROWS {
-                    registers[c][r] = lanes.load_part(&sums[c][half][r], part);
-                }
-            }
-        }
-        for (w, x) in w.iter().zip(x) {
-            if let Some(ahead) = ahead.next() {
-                for weights in ahead.iter().step_by(line) {
-                    lanes.prefetch_far(weights);
-                }
-            }
-            let w: [L::Register; ROWS] = array::from_fn(
-                #[inline(always)]
-                |r| lanes.load_part(&w[r], part),
-            );
-            for c in 0..C {
-                let x = lanes.load_part(&x[c], part);
-                for r in 0..ROWS {
-                    registers[c][r] = lanes.multiply_add_part(w[r], x, registers[c][r]);
-                }
-            }
-        }
-        for c in 0..C {
-            for r in 0..ROWS {
-                lanes.store_part(registers[c][r], &mut sums[c][half][r], part);
-            }
-        }
-    }
+fn row_of<T>(weights: &[T], steps: usize, row: usize) -> &[T] {
+    &weights[row * steps..][..steps]
+}
+
+#[inline(always)]
+fn halves_mut(step: &mut [f32; STEP]) -> [&mut [f32; LANES]; 2] {
+    let [first, second] = step.as_chunks_mut::<LANES>().0 else {
+        unreachable!("a step is two vectors")
+    };
+    [first, second]
 }

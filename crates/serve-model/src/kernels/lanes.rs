@@ -12,10 +12,13 @@ pub(crate) const LANES: usize = 16;
 pub(crate) trait Lanes: Copy + Send + Sync {
     /// Registers that hold [`LANES`] numbers.
     const PARTS: usize;
-    /// Inputs of a tile: with its four rows, as many sums as there are registers for.
+    /// Inputs of a tile of widened weights: with its four rows, as many sums as there are registers
+    /// for.
     const TILE_INPUTS: usize;
-    /// Inputs up to which widening weights once for each tile costs less than keeping them widened.
-    const DIRECT_INPUTS: usize;
+    /// Inputs up to which weights stream through, widened for each tile anew.
+    const STREAM_INPUTS: usize;
+    /// Inputs of a tile through which weights stream; 4 at most.
+    const STREAM_TILE_INPUTS: usize;
 
     /// The numbers, in registers.
     type Vector: Copy;
@@ -27,7 +30,9 @@ pub(crate) trait Lanes: Copy + Send + Sync {
 
     fn load(self, numbers: &[f32; LANES]) -> Self::Vector;
 
-    fn load_bf16(self, bits: &[u16; LANES]) -> Self::Vector;
+    fn load_even_bf16(self, bits: &[u16; 2 * LANES]) -> Self::Vector;
+
+    fn load_odd_bf16(self, bits: &[u16; 2 * LANES]) -> Self::Vector;
 
     fn load_f16(self, bits: &[u16; LANES]) -> Self::Vector;
 
@@ -96,7 +101,8 @@ const PART: usize = 4;
 impl Lanes for Portable {
     const PARTS: usize = LANES / PART;
     const TILE_INPUTS: usize = 2;
-    const DIRECT_INPUTS: usize = 1;
+    const STREAM_INPUTS: usize = 1;
+    const STREAM_TILE_INPUTS: usize = 1;
 
     type Vector = [f32; LANES];
     type Register = [f32; PART];
@@ -111,8 +117,21 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
-    fn load_bf16(self, bits: &[u16; LANES]) -> Self::Vector {
-        bits.map(|bits| f32::from_bits(u32::from(bits) << 16))
+    fn load_even_bf16(self, bits: &[u16; 2 * LANES]) -> Self::Vector {
+        let mut out = [0.0; LANES];
+        for (out, &[even, _]) in out.iter_mut().zip(bits.as_chunks().0) {
+            *out = f32::from_bits(u32::from(even) << 16);
+        }
+        out
+    }
+
+    #[inline(always)]
+    fn load_odd_bf16(self, bits: &[u16; 2 * LANES]) -> Self::Vector {
+        let mut out = [0.0; LANES];
+        for (out, &[_, odd]) in out.iter_mut().zip(bits.as_chunks().0) {
+            *out = f32::from_bits(u32::from(odd) << 16);
+        }
+        out
     }
 
     #[inline(always)]

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use rayon::prelude::*;
 
-use super::block::{Block, Finish, Room};
+use super::block::{BLOCK_ROWS, Block, Finish, Room};
 use super::lanes::Portable;
 use super::stored::{Bf16, F16, F32, Q4, Q8, STEP, Stored};
 use super::{Instructions, Kernel, Lanes, Packed, Quantization, Team, Tile, math};
@@ -50,7 +50,7 @@ enum Weights {
 }
 
 /// Rows that a thread works on at a time.
-const TASK_ROWS: usize = 32;
+const TASK_ROWS: usize = BLOCK_ROWS;
 
 impl Matrix {
     /// A matrix of whole rows of `columns` weights, one at least, as they are stored.
@@ -58,7 +58,12 @@ impl Matrix {
         let weights = match elements {
             Elements::F32(elements) => Weights::F32(whole_steps(elements, columns)),
             Elements::F16(bits) => Weights::F16(whole_steps(bits, columns)),
-            Elements::Bf16(bits) => Weights::Bf16(whole_steps(bits, columns)),
+            Elements::Bf16(bits) => {
+                let mut bits = whole_steps(bits, columns);
+                let steps = bits.as_chunks_mut().0;
+                steps.par_iter_mut().for_each(Bf16::interleave);
+                Weights::Bf16(bits)
+            }
         };
         Self { weights, columns }
     }
@@ -194,7 +199,7 @@ impl Matrix {
     }
 
     /// See [`multiply_gated`](Self::multiply_gated).
-    pub(crate) const GATED_RUN: usize = 32;
+    pub(crate) const GATED_RUN: usize = BLOCK_ROWS;
 }
 
 /// The products of some rows.
@@ -317,7 +322,8 @@ mod tests {
     }
 
     fn pack(packed: &mut Packed, instructions: Instructions, columns: usize, x: &[f32]) {
-        packed.start(x.len() / columns, columns, instructions.tile_inputs());
+        let inputs = x.len() / columns;
+        packed.start(inputs, columns, instructions.tile_inputs(inputs));
         for (input, row) in x.chunks(columns).enumerate() {
             packed.set(input, row);
         }
@@ -503,7 +509,7 @@ mod tests {
                 let mut gated = vec![0.0; inputs * 2 * half];
                 let team = &mut Team::new(2);
                 matrix.multiply_gated((instructions, team), &packed, Some(&bias), &mut gated);
-                packed.start(inputs, half, instructions.tile_inputs());
+                packed.start(inputs, half, instructions.tile_inputs(inputs));
                 for (input, row) in gated.chunks(2 * half).enumerate() {
                     packed.set_every_other(input, row, Matrix::GATED_RUN);
                 }

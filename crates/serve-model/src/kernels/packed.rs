@@ -86,11 +86,6 @@ impl Packed {
         self.inputs
     }
 
-    /// Vectors of each input.
-    pub(super) fn length(&self) -> usize {
-        self.length
-    }
-
     /// The number of tiles.
     pub(super) fn tiles(&self) -> usize {
         self.tiles

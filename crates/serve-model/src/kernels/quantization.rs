@@ -3,13 +3,15 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::Serialize;
 use thiserror::Error;
 
 use super::stored::{Q4, Q8, STEP};
 
 /// How weights are made smaller when they are loaded: blocks of 32 neighbours in a row with one
 /// half-precision scale, as GGML's Q8_0 and Q4_0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Quantization {
     /// 8 bits a weight, 8.5 with the scale.
     Q8,

@@ -13,52 +13,72 @@ pub(super) const STEP: usize = 2 * LANES;
 pub(super) trait Stored {
     /// What memory holds of [`STEP`] weights.
     type Step: Copy + Send + Sync;
+    /// How far ahead of use weights are asked for where few inputs stream through: the latency of
+    /// memory times its speed, and more where they only have to come as far as the second-level cache.
+    const AHEAD_BYTES: usize;
 
+    /// The weights, widened.
     fn load<L: Lanes>(lanes: L, step: &Self::Step) -> [L::Vector; 2];
+
+    /// The weights, if they need no widening.
+    fn as_f32(_: &[Self::Step]) -> Option<&[[f32; STEP]]> {
+        None
+    }
 }
 
 /// 32 bits.
 pub(super) struct F32;
+/// The bits of half-precision numbers.
+pub(super) struct F16;
+/// The bits of bfloat16 numbers, weight `i` beside weight `i + 16`: so they are the low and the high
+/// halves of 32-bit numbers, and need no shuffling to be widened.
+pub(super) struct Bf16;
+
+impl Bf16 {
+    /// From neighbours in a row.
+    pub(super) fn interleave(step: &mut [u16; STEP]) {
+        let [first, second] = halves(step);
+        let mut out = [0; STEP];
+        for i in 0..LANES {
+            (out[2 * i], out[2 * i + 1]) = (first[i], second[i]);
+        }
+        *step = out;
+    }
+}
 
 impl Stored for F32 {
     type Step = [f32; STEP];
+    const AHEAD_BYTES: usize = 32 << 10;
 
     #[inline(always)]
     fn load<L: Lanes>(lanes: L, step: &[f32; STEP]) -> [L::Vector; 2] {
-        halves(step).map(
-            #[inline(always)]
-            |half| lanes.load(half),
-        )
+        let [first, second] = halves(step);
+        [lanes.load(first), lanes.load(second)]
+    }
+
+    fn as_f32(steps: &[[f32; STEP]]) -> Option<&[[f32; STEP]]> {
+        Some(steps)
     }
 }
-
-/// The bits of half-precision numbers.
-pub(super) struct F16;
 
 impl Stored for F16 {
     type Step = [u16; STEP];
+    const AHEAD_BYTES: usize = 32 << 10;
 
     #[inline(always)]
     fn load<L: Lanes>(lanes: L, step: &[u16; STEP]) -> [L::Vector; 2] {
-        halves(step).map(
-            #[inline(always)]
-            |half| lanes.load_f16(half),
-        )
+        let [first, second] = halves(step);
+        [lanes.load_f16(first), lanes.load_f16(second)]
     }
 }
 
-/// The bits of bfloat16 numbers.
-pub(super) struct Bf16;
-
 impl Stored for Bf16 {
     type Step = [u16; STEP];
+    const AHEAD_BYTES: usize = 32 << 10;
 
     #[inline(always)]
     fn load<L: Lanes>(lanes: L, step: &[u16; STEP]) -> [L::Vector; 2] {
-        halves(step).map(
-            #[inline(always)]
-            |half| lanes.load_bf16(half),
-        )
+        [lanes.load_even_bf16(step), lanes.load_odd_bf16(step)]
     }
 }
 
@@ -84,14 +104,16 @@ impl Q8 {
 
 impl Stored for Q8 {
     type Step = Self;
+    const AHEAD_BYTES: usize = 8 << 10;
 
     #[inline(always)]
     fn load<L: Lanes>(lanes: L, step: &Self) -> [L::Vector; 2] {
         let scale = lanes.splat_f16(step.scale);
-        halves(&step.numbers).map(
-            #[inline(always)]
-            |half| lanes.multiply(lanes.load_i8(half), scale),
-        )
+        let [first, second] = halves(&step.numbers);
+        [
+            lanes.multiply(lanes.load_i8(first), scale),
+            lanes.multiply(lanes.load_i8(second), scale),
+        ]
     }
 }
 
@@ -122,14 +144,13 @@ impl Q4 {
 
 impl Stored for Q4 {
     type Step = Self;
+    const AHEAD_BYTES: usize = 8 << 10;
 
     #[inline(always)]
     fn load<L: Lanes>(lanes: L, step: &Self) -> [L::Vector; 2] {
         let scale = lanes.splat_f16(step.scale);
-        lanes.load_i4(&step.numbers).map(
-            #[inline(always)]
-            |half| lanes.multiply(half, scale),
-        )
+        let [first, second] = lanes.load_i4(&step.numbers);
+        [lanes.multiply(first, scale), lanes.multiply(second, scale)]
     }
 }
 
@@ -144,7 +165,7 @@ fn scale(exact: f32) -> (u16, f32) {
 }
 
 #[inline(always)]
-fn halves<T>(step: &[T; STEP]) -> [&[T; LANES]; 2] {
+pub(super) fn halves<T>(step: &[T; STEP]) -> [&[T; LANES]; 2] {
     let halves = step.as_chunks::<LANES>().0;
     [&halves[0], &halves[1]]
 }

@@ -10,6 +10,9 @@ use std::arch::x86_64::*;
 
 use super::lanes::{LANES, Lanes};
 
+/// The upper half of 32 bits.
+const HIGH_HALF: i32 = -1 << 16;
+
 /// AVX-512: one register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Avx512(());
@@ -28,7 +31,8 @@ impl Avx512 {
 impl Lanes for Avx512 {
     const PARTS: usize = 1;
     const TILE_INPUTS: usize = 6;
-    const DIRECT_INPUTS: usize = 3;
+    const STREAM_INPUTS: usize = 16;
+    const STREAM_TILE_INPUTS: usize = 4;
 
     type Vector = __m512;
     type Register = __m512;
@@ -50,17 +54,27 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
-    fn load_bf16(self, bits: &[u16; LANES]) -> __m512 {
-        // SAFETY: `self` proves AVX-512F, which implies AVX; the array is 32 readable bytes.
+    fn load_even_bf16(self, bits: &[u16; 2 * LANES]) -> __m512 {
+        // SAFETY: `self` proves AVX-512F, and the array is 64 readable bytes.
         unsafe {
-            let bits = _mm256_loadu_si256(bits.as_ptr().cast());
-            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(bits)))
+            let pairs = _mm512_loadu_si512(bits.as_ptr().cast());
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(pairs))
+        }
+    }
+
+    #[inline(always)]
+    fn load_odd_bf16(self, bits: &[u16; 2 * LANES]) -> __m512 {
+        // SAFETY: as in `load_even_bf16`.
+        unsafe {
+            let pairs = _mm512_loadu_si512(bits.as_ptr().cast());
+            let high = _mm512_set1_epi32(HIGH_HALF);
+            _mm512_castsi512_ps(_mm512_and_si512(pairs, high))
         }
     }
 
     #[inline(always)]
     fn load_f16(self, bits: &[u16; LANES]) -> __m512 {
-        // SAFETY: as in `load_bf16`.
+        // SAFETY: `self` proves AVX-512F, which implies AVX; the array is 32 readable bytes.
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(bits.as_ptr().cast())) }
     }
 
@@ -179,7 +193,8 @@ impl Avx2 {
 impl Lanes for Avx2 {
     const PARTS: usize = 2;
     const TILE_INPUTS: usize = 3;
-    const DIRECT_INPUTS: usize = 1;
+    const STREAM_INPUTS: usize = 1;
+    const STREAM_TILE_INPUTS: usize = 1;
 
     type Vector = (__m256, __m256);
     type Register = __m256;
@@ -204,17 +219,28 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
-    fn load_bf16(self, bits: &[u16; LANES]) -> Self::Vector {
-        // SAFETY: `self` proves AVX2, and the array is 32 readable bytes.
+    fn load_even_bf16(self, bits: &[u16; 2 * LANES]) -> Self::Vector {
+        // SAFETY: `self` proves AVX2, and the array is 64 readable bytes.
         unsafe {
-            let start = bits.as_ptr().cast();
-            let widen = |bits| {
-                let bits = _mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(bits));
-                _mm256_castsi256_ps(bits)
-            };
+            let start: *const __m256i = bits.as_ptr().cast();
+            let widen = |pairs| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(pairs));
             (
-                widen(_mm_loadu_si128(start)),
-                widen(_mm_loadu_si128(start.add(1))),
+                widen(_mm256_loadu_si256(start)),
+                widen(_mm256_loadu_si256(start.add(1))),
+            )
+        }
+    }
+
+    #[inline(always)]
+    fn load_odd_bf16(self, bits: &[u16; 2 * LANES]) -> Self::Vector {
+        // SAFETY: as in `load_even_bf16`.
+        unsafe {
+            let start: *const __m256i = bits.as_ptr().cast();
+            let high = _mm256_set1_epi32(HIGH_HALF);
+            let widen = |pairs| _mm256_castsi256_ps(_mm256_and_si256(pairs, high));
+            (
+                widen(_mm256_loadu_si256(start)),
+                widen(_mm256_loadu_si256(start.add(1))),
             )
         }
     }

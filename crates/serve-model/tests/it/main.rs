@@ -12,6 +12,7 @@ mod golden;
 mod hub;
 mod kernels;
 mod plans;
+mod quantized;
 mod random;
 mod stand_in_hub;
 mod text;

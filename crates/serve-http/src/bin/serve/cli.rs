@@ -90,6 +90,12 @@ pub(crate) struct Cli {
     #[arg(long, env = "SERVE_KV_TOKENS", value_name = "N", value_parser = one_or_more::<NonZeroU32>)]
     pub(crate) kv_tokens: Option<NonZeroU32>,
 
+    /// Make the weights smaller when they are loaded: q8 (8 bits in blocks of 32) or q4 (4 bits);
+    /// faster, and not quite the same answers [default: as they are stored]
+    #[cfg(feature = "model")]
+    #[arg(long, env = "SERVE_QUANTIZE", value_name = "TYPE")]
+    pub(crate) quantize: Option<serve_model::Quantization>,
+
     /// How much faster than the measured GPU the mock pretends to be; `inf` takes no time [default: 1]
     #[arg(long, help_heading = "Mock", env = "SERVE_MOCK_SPEED", value_name = "FACTOR", value_parser = speed)]
     pub(crate) mock_speed: Option<f64>,
@@ -199,6 +205,12 @@ impl Cli {
                 self.graphs.is_some() && self.device == Some(serve_model::DeviceKind::Cpu)
                     || mock && self.graphs.is_some(),
                 "steps are recorded on GPUs alone",
+            ),
+            #[cfg(feature = "model")]
+            (
+                "--quantize",
+                mock && self.quantize.is_some(),
+                "--backend mock has no weights",
             ),
             (
                 "--revision",

@@ -10,6 +10,7 @@ use serve_http::Loaded;
 use serve_http::api::Message;
 use serve_http::text::{Detokenize, Text, TextError};
 use serve_model::detokenizer::Detokenizer;
+use serve_model::host::HostOptions;
 use serve_model::hub::{self, HubOptions};
 use serve_model::load::{LoadOptions, Model, Progress, Source, load};
 use serve_model::shapes::{Shape, UnknownShape};
@@ -31,6 +32,10 @@ pub(crate) fn assemble(cli: &Cli, console: &Console) -> Result<Assembled, Failur
         kv_tokens: cli.kv_tokens.map(|tokens| u64::from(tokens.get())),
         device: cli.device.unwrap_or_default(),
         graphs: cli.graphs.unwrap_or(true),
+        host: HostOptions {
+            quantization: cli.quantize,
+            ..HostOptions::default()
+        },
         ..LoadOptions::default()
     };
     let mut meter = Meter::new(*console);
@@ -74,7 +79,7 @@ pub(crate) fn assemble(cli: &Cli, console: &Console) -> Result<Assembled, Failur
             ("device", info.device.clone()),
             (
                 "dtype",
-                format!("{} (stored as {})", info.dtype, info.stored_dtype),
+                format!("{}, weights in {}", info.dtype, info.weights_dtype()),
             ),
             (
                 "memory",
