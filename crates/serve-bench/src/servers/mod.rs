@@ -177,6 +177,12 @@ impl Server {
         self.ready_after
     }
 
+    /// The process of a server that was started here.
+    pub fn pid(&self) -> Option<u32> {
+        let process = self.process.as_ref();
+        process.map(|process| process.child.id())
+    }
+
     /// An error with the server's last words if it has ended by itself.
     ///
     /// # Errors
