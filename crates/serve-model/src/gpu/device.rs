@@ -10,6 +10,8 @@ use std::fmt;
 use burn_cubecl::CubeDevice;
 use burn_std::id::StreamId;
 use cubecl::bytes::Bytes;
+use cubecl::std::throughput::measure_peak_throughput;
+use cubecl::throughput::{MemoryAccess, ThroughputKey, ThroughputMode};
 use serve_core::{Limits, TokenId};
 
 use super::Gpu;
@@ -397,6 +399,13 @@ impl DecoderDevice for GpuDevice {
     fn logits(&mut self, out: &mut Vec<f32>) -> Result<(), DeviceError> {
         let stream = self.stream;
         stream.executes(|| self.read_logits(out))
+    }
+
+    fn bandwidth(&mut self) -> Result<Option<f64>, DeviceError> {
+        let mode = ThroughputMode::memory(MemoryAccess::Read);
+        let key = ThroughputKey { mode };
+        let measured = measure_peak_throughput(&self.memory.client, key);
+        Ok(measured.ok().map(|peak| peak.bytes_per_s(&key)))
     }
 
     fn forward(&mut self, layers: usize, batch: &Batch) -> Result<(), DeviceError> {
