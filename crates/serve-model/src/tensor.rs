@@ -2,7 +2,7 @@
 //!
 //! It is the plain version: nothing is fused, keys and values are gathered for each sequence, and
 //! every operation makes a new tensor. Faster devices are compared with it, and it shares their
-//! padded [`Layout`].
+//! padded layout.
 
 mod operations;
 

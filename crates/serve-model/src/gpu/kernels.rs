@@ -319,6 +319,7 @@ impl Kernels {
     }
 
     /// What `rows` single rows see of a context of up to `window` positions, split.
+    #[expect(clippy::too_many_arguments, reason = "a kernel's operands")]
     pub(super) fn attend_split(
         &self,
         queries: &Buffer,

@@ -1,7 +1,5 @@
 //! Every kernel against its definition, written down as plain loops, on random shapes.
 
-#![expect(clippy::print_stdout, reason = "a test that is skipped says so")]
-
 use cubecl::Device;
 use cubecl::bytes::Bytes;
 use cubecl::ir::FloatKind;
