@@ -9,6 +9,8 @@ use serve_core::{
 };
 
 use crate::backend::DecoderBackend;
+use crate::config::ModelConfig;
+use crate::load::ModelInfo;
 
 pub use crate::kernels::ReadSpeed;
 
@@ -71,13 +73,57 @@ impl TimedSteps {
             tokens: self.driver.pending(request),
         };
         let runs: Vec<Run> = ids.iter().map(run).collect();
-        self.driver.step(&runs)?;
+        let sampled = self.driver.step(&runs)?.len();
+        debug_assert_eq!(sampled, ids.len());
         Ok(self.driver.backend().elapsed)
+    }
+
+    /// The memory's own speed, in bytes a second, where the device can tell.
+    ///
+    /// # Errors
+    ///
+    /// [`BackendError`] when the device fails.
+    pub fn bandwidth(&mut self) -> Result<Option<f64>, BackendError> {
+        self.driver.backend().backend.bandwidth()
     }
 
     /// Lets a request go.
     pub fn release(&mut self, id: RequestId) {
         self.driver.release(id);
+    }
+}
+
+/// What a decode step reads at least: every weight, and the cache of its sequences, once.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StepBytes {
+    /// Of the weights.
+    pub weights: u64,
+    kv_per_token: f64,
+}
+
+impl StepBytes {
+    /// Of a model that was loaded with KV blocks of `block_size` positions.
+    pub fn of(config: &ModelConfig, info: &ModelInfo, block_size: u32) -> Self {
+        // Of an embedding table that is not the head as well, a step reads a row for each sequence.
+        let looked_up = match config.tie_word_embeddings {
+            true => 0,
+            false => {
+                let bytes = if info.stored_dtype == "f32" { 4 } else { 2 };
+                config.vocab_size * config.hidden_size * bytes
+            }
+        };
+        // The pool has one block more than it hands out.
+        let pool_tokens = info.kv_tokens + u64::from(block_size);
+        Self {
+            weights: info.weights_bytes - looked_up as u64,
+            kv_per_token: info.kv_bytes as f64 / pool_tokens as f64,
+        }
+    }
+
+    /// The least time of a step of `batch` sequences that have `context` tokens each.
+    pub fn floor(&self, batch: u32, context: u32, bytes_per_s: f64) -> Span {
+        let kv = f64::from(batch) * f64::from(context) * self.kv_per_token;
+        Span::from_secs_f64((self.weights as f64 + kv) / bytes_per_s)
     }
 }
 

@@ -13,7 +13,7 @@ use burn::tensor::{Device, Tensor, TensorData};
 use clap::Parser;
 use serve_core::{RequestId, Span};
 use serve_model::kernels::Instructions;
-use serve_model::measure::{ReadSpeed, TimedSteps, median};
+use serve_model::measure::{ReadSpeed, StepBytes, TimedSteps, median};
 use serve_model::{HostOptions, LoadOptions, ModelConfig, Quantization, Shape, Source, load};
 
 /// Measure decode against memory bandwidth and prefill against a matrix product, with random weights.
@@ -54,7 +54,11 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         models.push(Measured::load(arguments, quantization)?);
     }
     let threads = rayon::current_num_threads();
-    let bytes = models.iter().map(|model| model.bytes).max().unwrap_or(0);
+    let bytes = models
+        .iter()
+        .map(|model| model.bytes.weights)
+        .max()
+        .unwrap_or(0);
     let mut memory = ReadSpeed::new(bytes as usize, Instructions::best(), threads);
     let mut product = Product::new(&models[0].config);
     let (mut reads, mut products) = (Vec::new(), Vec::new());
@@ -114,8 +118,7 @@ struct Machine {
 struct Measured {
     name: String,
     config: ModelConfig,
-    /// Weights that a step reads.
-    bytes: u64,
+    bytes: StepBytes,
     steps: TimedSteps,
     /// The requests of the largest batch, which go on from round to round. Smaller batches are the
     /// first of them.
@@ -144,11 +147,7 @@ impl Measured {
         };
         let model = load(&Source::Random(arguments.shape), &options, &mut |_| ())?;
         let config = model.backend.decoder().config().clone();
-        // Only one row of an embedding is read for a token, unless it is the head as well.
-        let looked_up = match config.tie_word_embeddings {
-            true => 0,
-            false => (config.vocab_size * config.hidden_size * size_of::<u16>()) as u64,
-        };
+        let bytes = StepBytes::of(&config, &model.info, options.block_size);
         let name = model.info.weights_dtype();
         let mut steps = TimedSteps::new(model.backend)?;
         let mut requests = Vec::new();
@@ -160,7 +159,7 @@ impl Measured {
         Ok(Self {
             name,
             config,
-            bytes: model.info.weights_bytes - looked_up,
+            bytes,
             steps,
             requests,
             outputs_max,
@@ -184,16 +183,11 @@ impl Measured {
         Ok(())
     }
 
-    /// Bytes of keys and values that a decode step reads, in the middle of all rounds.
-    fn kv_bytes(&self, batch: u32) -> u64 {
-        let position = 2 * self.config.layers * self.config.kv_size() * size_of::<f32>();
-        let positions = PROMPT_TOKENS + self.outputs_max / 2;
-        u64::from(batch) * u64::from(positions) * position as u64
-    }
-
-    /// The least time of a decode step, in seconds.
+    /// The least time of a decode step in the middle of all rounds, in seconds.
     fn floor(&self, batch: u32, machine: &Machine) -> f64 {
-        (self.bytes + self.kv_bytes(batch)) as f64 / machine.bytes_per_s
+        let context = PROMPT_TOKENS + self.outputs_max / 2;
+        let floor = self.bytes.floor(batch, context, machine.bytes_per_s);
+        floor.as_secs_f64()
     }
 
     /// Multiplications and additions of a prompt's products.
@@ -207,7 +201,7 @@ impl Measured {
     fn print_row(self, machine: &Machine, out: &mut impl Write) -> std::io::Result<()> {
         let floor = self.floor(1, machine);
         let share = self.prompt_flops() / machine.flops_per_s;
-        let (name, bytes) = (self.name, self.bytes as f64 / 1e6);
+        let (name, bytes) = (self.name, self.bytes.weights as f64 / 1e6);
         write!(out, "{name:<22} {bytes:>9.0} {:>6.1} ms", floor * 1e3)?;
         let decode = self.decode.map(|times| median(times).as_secs_f64());
         for (index, step) in decode.into_iter().enumerate() {

@@ -5,7 +5,6 @@
 //! itself, without what is around it.
 
 mod bench;
-mod floor;
 
 use std::error::Error;
 use std::io::Write;
@@ -16,12 +15,12 @@ use std::time::Instant;
 use clap::Parser;
 use serde_json::{Value, json};
 use serve_core::Span;
+use serve_model::measure::{StepBytes, TimedSteps};
 use serve_model::{
     DeviceKind, HostOptions, LoadOptions, ModelInfo, Precision, Quantization, Shape, Source, load,
 };
 
-use bench::{Bench, DECODE_STEPS_MAX};
-use floor::Floor;
+use bench::{DECODE_STEPS_MAX, decode, prefill};
 
 /// Measure prefill and decode of a model: medians, in tokens per second, and how far each decode step is
 /// from the memory's own speed.
@@ -111,20 +110,24 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         out,
     };
     report.opening(&source, &model.info, load_time)?;
-    let config = model.backend.decoder().config().clone();
-    let mut bench = Bench::new(model.backend)?;
-    let bandwidth = bench.bandwidth()?;
+    let bytes = StepBytes::of(
+        model.backend.decoder().config(),
+        &model.info,
+        options.block_size,
+    );
+    let mut steps = TimedSteps::new(model.backend)?;
+    let bandwidth = steps.bandwidth()?;
     if let Some(bandwidth) = bandwidth {
         report.bandwidth(bandwidth)?;
     }
-    let floor = Floor::new(&config, &model.info, options.block_size, bandwidth);
     for &context in &arguments.contexts {
-        let step = bench.prefill(context)?;
+        let step = prefill(&mut steps, context)?;
         report.step(&format!("prefill_{context}"), context, step, &[], None)?;
         for &batch in &arguments.batches {
-            let step = bench.decode(batch, context)?;
+            let step = decode(&mut steps, batch, context)?;
             // In the middle of the steps that were measured.
-            let floor = floor.step(batch, context + DECODE_STEPS_MAX / 2);
+            let middle = context + DECODE_STEPS_MAX / 2;
+            let floor = bandwidth.map(|bandwidth| bytes.floor(batch, middle, bandwidth));
             let of = [("batch", batch), ("context", context)];
             report.step(&format!("decode_{batch}"), batch, step, &of, floor)?;
         }
