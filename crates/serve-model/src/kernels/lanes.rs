@@ -38,8 +38,8 @@ pub(crate) trait Lanes: Copy + Send + Sync {
 
     fn load_i8(self, numbers: &[i8; LANES]) -> Self::Vector;
 
-    /// The low and the high halves of all bytes, each less 8.
-    fn load_i4(self, bytes: &[u8; LANES]) -> [Self::Vector; 2];
+    /// The low and the high halves of all bytes, each less 8 and times a half-precision number.
+    fn load_i4(self, bytes: &[u8; LANES], scale: u16) -> [Self::Vector; 2];
 
     fn store(self, vector: Self::Vector, out: &mut [f32; LANES]);
 
@@ -145,11 +145,11 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
-    fn load_i4(self, bytes: &[u8; LANES]) -> [Self::Vector; 2] {
-        [
-            bytes.map(|byte| f32::from(byte & 15) - 8.0),
-            bytes.map(|byte| f32::from(byte >> 4) - 8.0),
-        ]
+    fn load_i4(self, bytes: &[u8; LANES], scale: u16) -> [Self::Vector; 2] {
+        let scale = self.splat_f16(scale);
+        let low = bytes.map(|byte| f32::from(byte & 15) - 8.0);
+        let high = bytes.map(|byte| f32::from(byte >> 4) - 8.0);
+        [self.multiply(low, scale), self.multiply(high, scale)]
     }
 
     #[inline(always)]

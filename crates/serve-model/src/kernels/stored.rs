@@ -148,9 +148,7 @@ impl Stored for Q4 {
 
     #[inline(always)]
     fn load<L: Lanes>(lanes: L, step: &Self) -> [L::Vector; 2] {
-        let scale = lanes.splat_f16(step.scale);
-        let [first, second] = lanes.load_i4(&step.numbers);
-        [lanes.multiply(first, scale), lanes.multiply(second, scale)]
+        lanes.load_i4(&step.numbers, step.scale)
     }
 }
 

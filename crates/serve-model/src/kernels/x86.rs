@@ -7,6 +7,7 @@
 )]
 
 use std::arch::x86_64::*;
+use std::hint::black_box;
 
 use super::lanes::{LANES, Lanes};
 
@@ -88,20 +89,30 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
-    fn load_i4(self, bytes: &[u8; LANES]) -> [__m512; 2] {
+    fn load_i4(self, bytes: &[u8; LANES], scale: u16) -> [__m512; 2] {
+        // The bits of a half-precision number, moved to where those of an f32 are, are the number less
+        // 112 in the exponent, which the numbers make good. Cores have time for that, and for a way
+        // through memory, which puts it into all lanes; their vector units are what is short.
+        const EXPONENT: f32 = f32::from_bits((127 + 112) << 23);
+        let sign_and_rest = i32::from(scale.cast_signed()) << 13;
+        let scale = f32::from_bits(sign_and_rest.cast_unsigned() & 0x8fff_e000);
+        let scale = self.splat(*black_box(&scale));
         // SAFETY: as in `load_i8`.
         unsafe {
             let bytes = _mm_loadu_si128(bytes.as_ptr().cast());
             let low = _mm512_cvtepu8_epi32(bytes);
             let high = _mm512_srli_epi32::<4>(low);
-            // A lookup that minds the lowest four bits only.
             let numbers = _mm512_setr_ps(
                 -8.0, -7.0, -6.0, -5.0, -4.0, -3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0,
                 7.0,
             );
+            // All that a weight can be, once: then it takes a lookup, which minds the lowest four
+            // bits only.
+            let numbers = _mm512_mul_ps(numbers, _mm512_set1_ps(EXPONENT));
+            let weights = _mm512_mul_ps(numbers, scale);
             [
-                _mm512_permutexvar_ps(low, numbers),
-                _mm512_permutexvar_ps(high, numbers),
+                _mm512_permutexvar_ps(low, weights),
+                _mm512_permutexvar_ps(high, weights),
             ]
         }
     }
@@ -270,17 +281,19 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
-    fn load_i4(self, bytes: &[u8; LANES]) -> [Self::Vector; 2] {
+    fn load_i4(self, bytes: &[u8; LANES], scale: u16) -> [Self::Vector; 2] {
+        let (scale, _) = self.splat_f16(scale);
         // SAFETY: `self` proves AVX2, and the array is 16 readable bytes.
         unsafe {
             let bytes = _mm_loadu_si128(bytes.as_ptr().cast());
             let (mask, eight) = (_mm_set1_epi8(15), _mm_set1_epi8(8));
             let widen = |halves| {
                 let numbers = _mm_sub_epi8(_mm_and_si128(halves, mask), eight);
-                (
-                    _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(numbers)),
-                    _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128::<8>(numbers))),
-                )
+                let scaled = |numbers| {
+                    let numbers = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(numbers));
+                    _mm256_mul_ps(numbers, scale)
+                };
+                (scaled(numbers), scaled(_mm_srli_si128::<8>(numbers)))
             };
             [widen(bytes), widen(_mm_srli_epi16::<4>(bytes))]
         }
