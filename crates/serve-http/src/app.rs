@@ -159,7 +159,7 @@ async fn answer<A: Ask>(
     let serving = service.serving()?;
     let body = service.bodies().read_json(request).await?;
     let ask = A::read(&body.bytes)?;
-    let (stream, usage) = (ask.options().stream, ask.options().include_usage);
+    let (stream, usage) = (ask.options().stream, ask.options().stream_usage);
     let terms = caller.terms(ask.options(), settings)?;
     if let Some(text) = key {
         let once = Once::new(A::ENDPOINT, text, &terms, stream)?;

@@ -112,6 +112,15 @@ impl Generation {
         None
     }
 
+    /// What the answer has used so far.
+    pub fn counted(&self) -> Counted {
+        Counted {
+            prompt_tokens: self.prompt_tokens,
+            output_tokens: self.log.output_tokens(),
+            cached_tokens: None,
+        }
+    }
+
     async fn update(&mut self) -> Update {
         match &mut self.ticket {
             Some(ticket) => ticket.next().await,
@@ -170,11 +179,7 @@ impl Generation {
         self.log.outcome = "stop_text";
         Turn::End(Piece::End {
             finish: FinishReason::Stop,
-            usage: Counted {
-                prompt_tokens: self.prompt_tokens,
-                output_tokens: self.log.output_tokens(),
-                cached_tokens: None,
-            },
+            usage: self.counted(),
             timings: self.log.timings(None),
         })
     }

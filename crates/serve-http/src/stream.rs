@@ -2,8 +2,8 @@
 //!
 //! The first chunk of a chat carries the role and the first text together, so that the first byte
 //! of an answer already holds its first token. Then text, then one chunk that says why the answer
-//! ended, then the usage if it was asked for, then `data: [DONE]`. The last chunk has the timings. A problem in mid-stream is an
-//! event with an error object, and nothing follows it.
+//! ended, then the usage if it was asked for, then `data: [DONE]`. The last chunk has the timings. A
+//! problem in mid-stream is an event with an error object, and nothing follows it.
 
 use axum::body::{Body as HttpBody, Bytes};
 use axum::http::{HeaderName, HeaderValue, header};
@@ -13,7 +13,7 @@ use futures::{FutureExt, stream};
 use serde::Serialize;
 use serve_core::FinishReason;
 
-use crate::api::{Counted, Endpoint, Header, Part, Timings};
+use crate::api::{Counted, Endpoint, Header, Part, StreamUsage, Timings};
 use crate::error::Problem;
 use crate::generate::{Generation, Piece};
 
@@ -69,12 +69,12 @@ pub(crate) fn json(bytes: Bytes) -> Response {
 
 /// The answer in events, as it is made. The response owns the generation: when the client goes
 /// away and the response is dropped, the request is called off.
-pub fn events(header: Header, generation: Generation, include_usage: bool) -> Response {
+pub fn events(header: Header, generation: Generation, usage: StreamUsage) -> Response {
     let writer = Writer {
-        text_frame: TextFrame::of(&header, include_usage),
+        text_frame: TextFrame::of(&header, usage != StreamUsage::Nowhere),
         header,
         generation,
-        include_usage,
+        usage,
         first: true,
         frames: BytesMut::with_capacity(FRAMES_BYTES),
     };
@@ -96,7 +96,7 @@ pub fn events(header: Header, generation: Generation, include_usage: bool) -> Re
 struct Writer {
     header: Header,
     generation: Generation,
-    include_usage: bool,
+    usage: StreamUsage,
     /// Whether the next chunk is the first one.
     first: bool,
     text_frame: TextFrame,
@@ -126,7 +126,9 @@ impl Writer {
 
     fn write(&mut self, piece: Result<Piece, Problem>) {
         match piece {
-            Ok(Piece::Text(text)) if self.first => self.first_text(&text),
+            Ok(Piece::Text(text)) if self.first || self.usage == StreamUsage::Everywhere => {
+                self.text(&text);
+            }
             Ok(Piece::Text(text)) => self.text_frame.write(&text, &mut self.frames),
             Ok(Piece::End {
                 finish,
@@ -137,34 +139,45 @@ impl Writer {
         }
     }
 
-    fn first_text(&mut self, text: &str) {
-        self.first = false;
+    /// Text whose frame is not like that of the text before it.
+    fn text(&mut self, text: &str) {
         let part = Part {
             text: Some(text),
-            first: true,
+            first: std::mem::take(&mut self.first),
             finish: None,
         };
-        let chunk = self.header.chunk(part, self.include_usage);
+        self.part(part, None);
+    }
+
+    fn part(&mut self, part: Part<'_>, timings: Option<Timings>) {
+        let mut chunk = self.header.chunk(part, self.usage != StreamUsage::Nowhere);
+        if self.usage == StreamUsage::Everywhere {
+            chunk = chunk.counted(&self.generation.counted());
+        }
+        if let Some(timings) = timings {
+            chunk = chunk.timed(timings);
+        }
         event(&chunk, &mut self.frames);
     }
 
     fn end(&mut self, finish: FinishReason, usage: &Counted, timings: Timings) {
         if self.first && self.header.endpoint == Endpoint::Chat {
-            self.first_text("");
+            self.text("");
         }
         let part = Part {
             finish: Some(finish),
             ..Part::default()
         };
-        let end = self.header.chunk(part, self.include_usage);
-        let frame = &mut self.frames;
-        if self.include_usage {
-            event(&end, frame);
-            event(&self.header.usage_chunk(usage).timed(timings), frame);
-        } else {
-            event(&end.timed(timings), frame);
+        // The timings are in the last chunk, whichever that is.
+        match self.usage {
+            StreamUsage::Nowhere => self.part(part, Some(timings)),
+            StreamUsage::AtTheEnd | StreamUsage::Everywhere => {
+                self.part(part, None);
+                let last = self.header.usage_chunk(usage).timed(timings);
+                event(&last, &mut self.frames);
+            }
         }
-        frame.extend_from_slice(DONE);
+        self.frames.extend_from_slice(DONE);
     }
 }
 

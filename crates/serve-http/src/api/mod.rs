@@ -15,5 +15,5 @@ mod response;
 
 pub use chat::{ChatRequest, Message, Role};
 pub use completion::{CompletionRequest, Prompt};
-pub use options::{Options, STOP_BYTES_MAX, STOPS_MAX, SamplingOptions};
+pub use options::{Options, STOP_BYTES_MAX, STOPS_MAX, SamplingOptions, StreamUsage};
 pub use response::{Body, Counted, Endpoint, Header, ModelList, ModelObject, Part, Timings};

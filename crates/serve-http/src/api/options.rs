@@ -28,8 +28,8 @@ pub struct Options {
     pub ignore_eos: bool,
     /// Whether the answer comes as server-sent events.
     pub stream: bool,
-    /// Whether a stream ends with a chunk that holds the usage.
-    pub include_usage: bool,
+    /// Where a stream says what it has used.
+    pub stream_usage: StreamUsage,
     /// The class to wait in, where no header names it.
     pub class: Option<String>,
     /// Milliseconds that the whole answer may take, where no header says it.
@@ -38,6 +38,18 @@ pub struct Options {
     pub queue_timeout_ms: Option<NonZeroU64>,
     /// What the client sets of the sampling parameters.
     pub sampling: SamplingOptions,
+}
+
+/// Where a stream says what it has used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StreamUsage {
+    /// In no chunk.
+    #[default]
+    Nowhere,
+    /// In a last chunk of its own (`include_usage`).
+    AtTheEnd,
+    /// There, and in each chunk what was used so far (`continuous_usage_stats` too, as vLLM has it).
+    Everywhere,
 }
 
 /// Sampling parameters, each absent where the model's default holds.
@@ -106,7 +118,7 @@ impl Options {
             stop: stop(fields)?,
             ignore_eos: fields.boolean("ignore_eos")?.unwrap_or(false),
             stream,
-            include_usage: include_usage(fields, stream)?,
+            stream_usage: stream_usage(fields, stream)?,
             class: fields.string("request_class")?,
             timeout_ms: timeout_ms(fields, "timeout_ms")?,
             queue_timeout_ms: timeout_ms(fields, "queue_timeout_ms")?,
@@ -165,9 +177,9 @@ fn stop(fields: &mut Fields) -> Result<Vec<String>, Problem> {
     given.into_iter().enumerate().map(read).collect()
 }
 
-fn include_usage(fields: &mut Fields, stream: bool) -> Result<bool, Problem> {
+fn stream_usage(fields: &mut Fields, stream: bool) -> Result<StreamUsage, Problem> {
     let Some(options) = fields.take("stream_options") else {
-        return Ok(false);
+        return Ok(StreamUsage::Nowhere);
     };
     if !stream {
         return Err(Problem::Conflict {
@@ -178,10 +190,15 @@ fn include_usage(fields: &mut Fields, stream: bool) -> Result<bool, Problem> {
     }
     let mut options = Fields::of_value(options, "stream_options".to_owned())?;
     let include = options.boolean("include_usage")?.unwrap_or(false);
+    let continuous = options.boolean("continuous_usage_stats")?.unwrap_or(false);
     if options.boolean("include_obfuscation")? == Some(true) {
         let param = options.path("include_obfuscation");
         return Err(wrong_value(&param, "false", &Value::Bool(true)));
     }
     options.finish()?;
-    Ok(include)
+    Ok(match (include, continuous) {
+        (false, _) => StreamUsage::Nowhere,
+        (true, false) => StreamUsage::AtTheEnd,
+        (true, true) => StreamUsage::Everywhere,
+    })
 }

@@ -180,6 +180,13 @@ pub struct Body<'a> {
 }
 
 impl Body<'_> {
+    /// The same with what the answer has used so far.
+    #[must_use]
+    pub fn counted(mut self, usage: &Counted) -> Self {
+        self.usage = Some(Some(usage.body()));
+        self
+    }
+
     /// The same with the timings: the last body of an answer has them.
     #[must_use]
     pub fn timed(mut self, timings: Timings) -> Self {

@@ -117,6 +117,35 @@ async fn usage_comes_last_and_only_when_asked_for() {
 }
 
 #[tokio::test]
+async fn usage_is_in_every_chunk_where_that_is_asked_for() {
+    let server = saying("abc").await;
+    for (path, ask) in [
+        ("/v1/completions", json!({"prompt": "x"})),
+        ("/v1/chat/completions", json!({"messages": user("x")})),
+    ] {
+        let mut body = ask;
+        body["stream"] = true.into();
+        body["stream_options"] = json!({"include_usage": true, "continuous_usage_stats": true});
+        let chunks = chunks(&server.post(path, body.clone()).await.body);
+        let tokens = chunks
+            .iter()
+            .map(|chunk| &chunk["usage"]["completion_tokens"]);
+        assert_eq!(tokens.collect::<Vec<_>>(), [1, 2, 3, 3, 3], "{path}");
+        for usage in chunks.iter().map(|chunk| &chunk["usage"]) {
+            let of = |name: &str| usage[name].as_u64().unwrap();
+            let sum = of("prompt_tokens") + of("completion_tokens");
+            assert_eq!(of("total_tokens"), sum, "{usage}");
+        }
+        let (last, _) = chunks.split_last().unwrap();
+        assert_eq!(last["choices"], json!([]));
+        // Alone it asks for nothing, as in vLLM.
+        body["stream_options"] = json!({"continuous_usage_stats": true});
+        let answer = server.post(path, body).await;
+        assert!(!answer.body.contains("usage"));
+    }
+}
+
+#[tokio::test]
 async fn a_character_of_many_tokens_is_never_split() {
     let text = "naïve 🎉 世界";
     let server = saying(text).await;
