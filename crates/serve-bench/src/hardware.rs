@@ -1,6 +1,7 @@
 //! The machine that a run is made on: processor, memory, GPUs. Whatever the operating system does not
 //! say is absent; nothing is guessed.
 
+use std::fmt;
 use std::process::Command;
 
 use serde::{Deserialize, Serialize};
@@ -52,6 +53,22 @@ impl Hardware {
             gpus: gpus(),
             server_is_local,
         }
+    }
+}
+
+impl fmt::Display for Hardware {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.cpu.as_deref().unwrap_or("an unknown processor"))?;
+        if let Some(cores) = self.cores {
+            write!(f, ", {cores} cores")?;
+        }
+        if let Some(bytes) = self.memory_bytes {
+            write!(f, ", {:.0} GiB", bytes as f64 / f64::from(1 << 30))?;
+        }
+        for gpu in &self.gpus {
+            write!(f, ", {} ({}, driver {})", gpu.name, gpu.memory, gpu.driver)?;
+        }
+        write!(f, ", {}", self.system)
     }
 }
 

@@ -1,5 +1,5 @@
 //! Live progress for a person: bars with rates and the time left on a terminal, a plain line now and
-//! then when standard error is piped, and what Ctrl-C means.
+//! then when standard error is piped, and what Ctrl-C and a used-up budget mean.
 
 use std::io::{IsTerminal, Write, stderr};
 use std::sync::Mutex;
@@ -154,18 +154,26 @@ fn plain(text: &str) {
     let _ = writeln!(stderr(), "{text}");
 }
 
-/// Turns true at the first Ctrl-C: what is under way is called off, and what was measured is kept. The
-/// second ends the process at once, with 130.
+/// Turns true at the first Ctrl-C, or when the `budget` is used up: what is under way is called off, and
+/// what was measured is kept. The next Ctrl-C ends the process at once, with 130.
 ///
 /// Must be called within a tokio runtime.
-pub fn interrupted() -> watch::Receiver<bool> {
+pub fn interrupted(budget: Option<Duration>) -> watch::Receiver<bool> {
     let (sender, receiver) = watch::channel(false);
     tokio::spawn(async move {
-        // Without a handler for the signal, Ctrl-C ends the process, which is what it is for.
-        if tokio::signal::ctrl_c().await.is_err() {
-            std::future::pending::<()>().await;
+        let used_up = async {
+            match budget {
+                Some(budget) => tokio::time::sleep(budget).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            // Without a handler for the signal, Ctrl-C ends the process, which is what it is for.
+            Ok(()) = tokio::signal::ctrl_c() => {
+                plain("stopping; what was measured is kept, a second Ctrl-C ends at once");
+            }
+            () = used_up => plain("the budget is used up; stopping, what was measured is kept"),
         }
-        plain("stopping; what was measured is kept, a second Ctrl-C ends at once");
         let _ = sender.send(true);
         if tokio::signal::ctrl_c().await.is_ok() {
             std::process::exit(130);

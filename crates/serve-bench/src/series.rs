@@ -243,6 +243,17 @@ impl Series {
             .and_then(|server| server.effective().cloned()))
     }
 
+    /// Tokens of a prompt and its answer together that the server of these settings takes, where it says
+    /// so.
+    ///
+    /// # Errors
+    ///
+    /// [`PointError`] when there is no such server.
+    pub async fn context_max(&mut self, settings: &Settings) -> Result<Option<u32>, PointError> {
+        let (target, _) = self.server(settings).await?;
+        Ok(target.context_max())
+    }
+
     fn measured_before(
         &self,
         id: &str,

@@ -7,8 +7,7 @@ use std::process::ExitCode;
 use clap::{Args, ValueEnum};
 use serde_json::json;
 use serve_bench::calibrate::{Fit, Observation, Range, Verdict, observe, settings_file};
-use serve_bench::progress::interrupted;
-use serve_bench::series::Series;
+use serve_bench::series::{PointError, Series};
 use serve_bench::servers::{Effective, Settings};
 use serve_bench::simulate::{self, ServerModel, Simulation};
 use serve_bench::spec::Vocabulary;
@@ -17,14 +16,19 @@ use serve_bench::workload::Workload;
 use serve_core::Span;
 use serve_core::mock::{CostModel, StepLoad};
 
-use super::CommandResult;
 use super::lab::LabArgs;
+use super::{CommandResult, INCOMPLETE};
 
 /// The exit code of a calibration that does not predict.
 const DOES_NOT_PREDICT: u8 = 4;
 
 /// Arguments of the command.
 #[derive(Args, Debug)]
+#[command(
+    after_help = "Exit code 0: the unseen load was predicted; 1: a point could not be measured; 2: bad \
+    arguments; 4: measured, and not predicted within 5% (p50) and 10% (p99); 6: stopped, or out of its budget. \
+    The same command goes on where it was."
+)]
 pub(crate) struct Calibrate {
     #[command(flatten)]
     lab: LabArgs,
@@ -43,7 +47,7 @@ pub(crate) struct Calibrate {
     /// Where step times come from
     #[arg(long, value_enum, default_value_t = Times::Tokens)]
     times: Times,
-    /// Tokens of a prompt and its answer at most
+    /// Tokens of a prompt and its answer at most; never more than the model takes
     #[arg(long, value_name = "N", default_value_t = 640)]
     context: u32,
     /// The token ids that prompts are made of, from this one
@@ -71,16 +75,25 @@ enum Times {
     Steps,
 }
 
-/// Measures, fits, writes, predicts and compares.
+/// Measures, fits, writes, predicts and compares, unless it is stopped before.
 pub(crate) async fn run(options: &Calibrate) -> CommandResult {
+    match calibrate(options).await {
+        Err(error) if matches!(error.downcast_ref(), Some(PointError::Stopped)) => {
+            eprintln!("not finished; the same command goes on where it was");
+            Ok(ExitCode::from(INCOMPLETE))
+        }
+        ended => ended,
+    }
+}
+
+async fn calibrate(options: &Calibrate) -> CommandResult {
     let nothing = Settings::default();
     // What is found in a cache would be taken for a fast step.
     let uncached = Settings::default().with("prefix_cache", "false");
-    let mut series = options
-        .lab
-        .series(&uncached, Path::new(""), interrupted())?;
+    let mut series = options.lab.series(&uncached, Path::new(""))?;
     let effective = series.effective(&nothing).await?;
-    let range = options.range(effective.as_ref())?;
+    let context_max = series.context_max(&nothing).await?;
+    let range = options.range(effective.as_ref(), context_max)?;
     let observations = observe_all(&mut series, &range, options.times).await?;
     let fit = Fit::of(&observations, &range.batches)?;
     let say = |text: String| {
@@ -130,7 +143,11 @@ pub(crate) async fn run(options: &Calibrate) -> CommandResult {
 }
 
 impl Calibrate {
-    fn range(&self, effective: Option<&Effective>) -> Result<Range, String> {
+    fn range(
+        &self,
+        effective: Option<&Effective>,
+        context_max: Option<u32>,
+    ) -> Result<Range, String> {
         let number = |name: &str| effective?.get(name)?.parse::<u32>().ok();
         let batches = match (self.batches.is_empty(), number("max_batch")) {
             (false, _) => self.batches.clone(),
@@ -155,7 +172,7 @@ impl Calibrate {
         }
         Ok(Range {
             batches,
-            context_max: number("context").map_or(self.context, |own| own.min(self.context)),
+            context_max: context_max.map_or(self.context, |own| own.min(self.context)),
             step_tokens: number("step_tokens").unwrap_or(512),
             vocabulary: Vocabulary {
                 min: self.id_min,

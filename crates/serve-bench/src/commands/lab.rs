@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use serve_bench::progress::interrupted;
 use serve_bench::series::{Series, Servers};
 use serve_bench::servers::{Program, Settings};
-use tokio::sync::watch;
 
 /// Whose servers, and where the runs go.
 #[derive(Args, Debug)]
@@ -33,6 +33,9 @@ pub(crate) struct LabArgs {
     /// The folder of all runs; what is in it already is not measured again
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
+    /// Minutes after which what is under way is called off; the same command goes on where it was
+    #[arg(long, value_name = "MINUTES", value_parser = minutes)]
+    budget_min: Option<Duration>,
     /// Flags of every server that is started, as `serve` takes them
     #[arg(last = true, value_name = "SERVE_ARGS", conflicts_with = "url")]
     server_args: Vec<String>,
@@ -44,13 +47,9 @@ impl LabArgs {
         &self.out
     }
 
-    /// A series of runs of these servers, with settings of `extra` below those of the arguments.
-    pub(crate) fn series(
-        &self,
-        extra: &Settings,
-        files: &Path,
-        stop: watch::Receiver<bool>,
-    ) -> Result<Series, Box<dyn Error>> {
+    /// A series of runs of these servers, with settings of `extra` below those of the arguments. Its
+    /// budget begins now.
+    pub(crate) fn series(&self, extra: &Settings, files: &Path) -> Result<Series, Box<dyn Error>> {
         let servers = match &self.url {
             Some(url) => Servers::Running {
                 url: url.clone(),
@@ -65,6 +64,19 @@ impl LabArgs {
                     .and(&self.with.iter().cloned().collect()),
             },
         };
+        let stop = interrupted(self.budget_min);
         Ok(Series::new(servers, &self.out, files, stop))
     }
+
+    /// How long it may take.
+    pub(crate) fn budget(&self) -> Option<Duration> {
+        self.budget_min
+    }
+}
+
+fn minutes(text: &str) -> Result<Duration, String> {
+    let minutes = text.parse::<f64>().ok();
+    let seconds = minutes.map(|minutes| minutes * 60.0);
+    let budget = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    budget.ok_or_else(|| "accepted is a number of minutes, such as 30 or 0.5".to_owned())
 }

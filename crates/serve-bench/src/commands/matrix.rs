@@ -2,22 +2,16 @@
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::{Duration, SystemTime};
 
 use clap::Args;
-use serve_bench::hardware::Hardware;
 use serve_bench::matrix::{self, Effort, Outcome, Plan, Section};
-use serve_bench::progress::interrupted;
-use serve_bench::report::html;
 use serve_bench::servers::Settings;
-use serve_bench::table::Table;
 
 use super::lab::LabArgs;
-use super::{CommandResult, VOID};
+use super::{CommandResult, INCOMPLETE, VOID};
 
 /// Exit codes beside 0 (all measured) and 1 (a point could not be measured, a pair is no pair).
 const NOT_SHOWN: u8 = 5;
-const INCOMPLETE: u8 = 6;
 
 /// Arguments of the command.
 #[derive(Args, Debug)]
@@ -39,9 +33,6 @@ pub(crate) struct Matrix {
     /// Sections to measure [default: all]
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = matrix::named)]
     only: Vec<String>,
-    /// Minutes after which no further section is begun
-    #[arg(long, value_name = "MINUTES")]
-    budget_min: Option<f64>,
     /// Print our numbers alone, one JSON object a line: name, value, unit
     #[arg(long)]
     json: bool,
@@ -52,9 +43,7 @@ pub(crate) struct Matrix {
 
 /// Measures, writes, prints.
 pub(crate) async fn run(options: &Matrix) -> CommandResult {
-    let mut series = options
-        .lab
-        .series(&options.base(), Path::new(""), interrupted())?;
+    let mut series = options.lab.series(&options.base(), Path::new(""))?;
     let plan = Plan {
         effort: if options.smoke {
             Effort::Smoke
@@ -62,9 +51,7 @@ pub(crate) async fn run(options: &Matrix) -> CommandResult {
             Effort::Full
         },
         only: options.only.clone(),
-        budget: options
-            .budget_min
-            .map(|minutes| Duration::from_secs_f64(minutes.max(0.0) * 60.0)),
+        budget: options.lab.budget(),
         price_per_hour: options.price_per_hour,
     };
     let measured = matrix::measure(&mut series, &plan).await;
@@ -74,7 +61,7 @@ pub(crate) async fn run(options: &Matrix) -> CommandResult {
     let out = options.lab.out();
     let written = [
         ("matrix.json", serde_json::to_string_pretty(&outcome)?),
-        ("report.html", report(&outcome, &base).html()?),
+        ("report.html", matrix::report(&outcome, &base)?.html()?),
     ];
     for (name, text) in written {
         let path = out.join(name);
@@ -92,12 +79,13 @@ pub(crate) async fn run(options: &Matrix) -> CommandResult {
 }
 
 fn print(outcome: &Outcome, report: &Path) {
+    println!("{}", matrix::headlines(outcome).text());
     for section in &outcome.sections {
-        for table in section.tables.iter().chain(&proofs(section)) {
+        for table in section.tables.iter().chain(&matrix::proofs(section)) {
             println!("{}", table.text());
         }
     }
-    for (word, text) in labels(outcome) {
+    for (word, text) in matrix::labels(outcome) {
         println!("{word}: {text}");
     }
     println!("written to {}", report.display());
@@ -127,88 +115,4 @@ fn exit_code(outcome: &Outcome) -> ExitCode {
     } else {
         ExitCode::SUCCESS
     }
-}
-
-/// What must be said before any number.
-fn labels(outcome: &Outcome) -> Vec<(&'static str, String)> {
-    let missing = outcome.missing.iter();
-    let missing = missing.map(|(name, why)| ("NOT MEASURED", format!("{name}: {why}")));
-    let not_shown = outcome.sections.iter().flat_map(|section| {
-        let of = section.not_shown.iter();
-        of.map(|it| {
-            (
-                "NOT SHOWN",
-                format!("{}: {}; seen: {}", section.name, it.what, it.seen),
-            )
-        })
-    });
-    let void = outcome.sections.iter().flat_map(|section| &section.void);
-    let void = void.map(|why| ("VOID", why.clone()));
-    missing.chain(not_shown).chain(void).collect()
-}
-
-fn report(outcome: &Outcome, base: &Settings) -> html::Report {
-    let scale = &outcome.scale;
-    let hardware = Hardware::of_this_machine(true);
-    let facts = vec![
-        ("server", format!("{base}")),
-        (
-            "machine",
-            serde_json::to_string(&hardware).unwrap_or_default(),
-        ),
-        (
-            "scale",
-            format!(
-                "a request alone: first token {:.1} ms, answer {:.1} ms; all places taken: {:.2} answers/s",
-                scale.first_token_s * 1e3,
-                scale.answer_s * 1e3,
-                scale.capacity_per_s
-            ),
-        ),
-        ("program", program()),
-        ("command", std::env::args().collect::<Vec<_>>().join(" ")),
-        (
-            "written",
-            humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
-        ),
-    ];
-    let sections = outcome.sections.iter().map(|section| html::Section {
-        title: section.name.clone(),
-        text: section.question.clone(),
-        tables: section
-            .tables
-            .iter()
-            .cloned()
-            .chain(proofs(section))
-            .collect(),
-        ..html::Section::default()
-    });
-    html::Report {
-        title: "Control matrix: one setting apart, beside what others have published".to_owned(),
-        labels: labels(outcome),
-        facts,
-        sections: sections.collect(),
-    }
-}
-
-fn program() -> String {
-    let commit = option_env!("SERVE_BENCH_COMMIT").unwrap_or("of no known commit");
-    format!("serve-bench {}, {commit}", env!("CARGO_PKG_VERSION"))
-}
-
-/// How the conditions of a section differ, by the servers' own words.
-fn proofs(section: &Section) -> Option<Table> {
-    let columns = ["pair", "the one setting", "off", "on"];
-    let mut table = Table::new("proved before measuring, from GET /v1/config", &columns);
-    for proof in &section.proofs {
-        let difference = &proof.difference;
-        let cells = [
-            &proof.pair,
-            &difference.name,
-            &difference.off,
-            &difference.on,
-        ];
-        table.row(cells.map(String::as_str));
-    }
-    (!section.proofs.is_empty()).then_some(table)
 }

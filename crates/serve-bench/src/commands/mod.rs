@@ -25,6 +25,9 @@ pub(crate) type CommandResult = Result<ExitCode, Box<dyn Error>>;
 /// The exit code where the client was the bottleneck: of a void run, of a load that was not sustained.
 pub(crate) const VOID: u8 = 3;
 
+/// The exit code where somebody said stop, or the budget was used up, before the end.
+pub(crate) const INCOMPLETE: u8 = 6;
+
 /// What an answer must keep to be counted as goodput.
 #[derive(Args, Debug)]
 pub(crate) struct SloArgs {

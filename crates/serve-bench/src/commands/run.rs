@@ -189,7 +189,7 @@ pub(crate) async fn run(options: Run) -> CommandResult {
     let mut written = Ok(());
     let settings = Settings {
         folder: options.dir.as_ref().map(RunFolder::at),
-        ..Settings::new(interrupted())
+        ..Settings::new(interrupted(None))
     };
     let measured = measure(&target, &workload, settings, |record| {
         if let (Some(out), Ok(())) = (&mut out, &written) {

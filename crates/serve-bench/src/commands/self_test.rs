@@ -35,7 +35,7 @@ const SHORT_ANSWER: usize = 4;
 
 /// Sends both loads and says of each whether it was sustained.
 pub(crate) async fn run(options: &SelfTest) -> CommandResult {
-    let stop = interrupted();
+    let stop = interrupted(None);
     let trial = |rate_per_s: f64, chunks| Trial {
         rate_per_s,
         requests: NonZeroU64::new((rate_per_s * options.seconds) as u64).unwrap_or(NonZeroU64::MIN),

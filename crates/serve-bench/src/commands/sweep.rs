@@ -4,23 +4,20 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use serve_bench::progress::interrupted;
 use serve_bench::servers::Settings;
 use serve_bench::slo::Slo;
 use serve_bench::spec::{Arrivals, Spec};
-use serve_bench::sweep::{Axis, Line, Loads, Sweep as Plan, last_passing, table};
+use serve_bench::sweep::search::Goal;
+use serve_bench::sweep::{Axis, Loads, Results, Sweep as Plan, last_passing, paths, table};
 
 use super::lab::LabArgs;
-use super::{CommandResult, SloArgs, VOID};
-
-/// Exit codes beside 0 and 1.
-const INCOMPLETE: u8 = 6;
+use super::{CommandResult, INCOMPLETE, SloArgs, VOID};
 
 /// Arguments of the command.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Exit code 0: everything was measured; 1: a point could not be measured; 2: bad \
-    arguments; 3: a load was not delivered; 6: stopped. The same command goes on where it was."
+    arguments; 3: a load was not delivered; 6: stopped, or out of its budget. The same command goes on where it was."
 )]
 pub(crate) struct Sweep {
     /// A workload in TOML; docs/serve-bench.md is its reference
@@ -41,7 +38,7 @@ pub(crate) struct Sweep {
         conflicts_with = "search_from"
     )]
     clients: Vec<u32>,
-    /// Look for the last rate that passes, beginning with this one
+    /// Look for the last rate that passes, beginning with this one; better too high than too low
     #[arg(long, value_name = "RATE")]
     search_from: Option<f64>,
     /// No rate above this one is tried
@@ -52,10 +49,26 @@ pub(crate) struct Sweep {
         requires = "search_from"
     )]
     search_to: f64,
+    /// No rate below this one is tried [default: a ten-thousandth of the first]
+    #[arg(long, value_name = "RATE", requires = "search_from")]
+    search_down_to: Option<f64>,
+    /// The search ends when a rate does not pass that is above the last passing one by at most this share
+    #[arg(
+        long,
+        value_name = "SHARE",
+        default_value_t = 0.1,
+        requires = "search_from"
+    )]
+    resolution: f64,
+    /// How often a rate is measured that is too close to call, was not delivered, or is an end of the
+    /// search's answer
+    #[arg(long, value_name = "N", default_value_t = 3, requires = "search_from")]
+    repeats_max: u32,
     /// How often each point is measured, with another seed each time
     #[arg(long, value_name = "N", default_value_t = 1)]
     repeats: u32,
-    /// The share of requests that must keep every SLO for a load to pass
+    /// The share of all requests, failed and refused ones among them, that must keep every SLO for a load
+    /// to pass
     #[arg(long, value_name = "SHARE", default_value_t = 0.99)]
     pass: f64,
     #[command(flatten)]
@@ -84,41 +97,38 @@ pub(crate) async fn run(options: &Sweep) -> CommandResult {
     spec.slo = options.slo.given().unwrap_or(spec.slo);
     let plan = options.plan(spec)?;
     let files = options.spec.parent().unwrap_or(Path::new(""));
-    let mut series = options
-        .lab
-        .series(&Settings::default(), files, interrupted())?;
-    let (mut lines, mut written) = (Vec::<Line>::new(), Ok(()));
-    let out = options.lab.out().to_owned();
-    let whole = plan
-        .run(&mut series, |line| {
-            lines.push(line);
-            written = write_index(&out, &lines);
-        })
+    let mut series = options.lab.series(&Settings::default(), files)?;
+    let (out, mut written) = (options.lab.out().to_owned(), Ok(()));
+    let results = plan
+        .run(&mut series, |results| written = write_index(&out, results))
         .await;
     series.end_server().await;
-    let whole = whole?;
+    let results = results?;
     written?;
-    report(&plan, &lines, whole, &out);
-    let void = lines.iter().any(|line| !line.void.is_empty());
-    Ok(match (whole, void) {
+    report(&plan, &results, &out);
+    Ok(match (results.whole, results.is_void()) {
         (false, _) => ExitCode::from(INCOMPLETE),
         (true, true) => ExitCode::from(VOID),
         (true, false) => ExitCode::SUCCESS,
     })
 }
 
-fn report(plan: &Plan, lines: &[Line], whole: bool, out: &Path) {
+fn report(plan: &Plan, results: &Results, out: &Path) {
+    let lines = &results.lines;
     println!("{}", table(lines, &plan.spec.slo).text());
+    for path in paths(&results.searches) {
+        println!("{}", path.text());
+    }
     let loads = lines.iter().any(|line| line.load.is_some());
-    let judged = lines.iter().any(|line| line.passed.is_some());
+    let judged = lines.iter().any(|line| line.judged.is_some());
     if loads && judged {
-        println!("{}", last_passing(lines).text());
+        println!("{}", last_passing(results).text());
     }
     for void in lines.iter().flat_map(|line| &line.void) {
         println!("VOID: {void}");
     }
-    if !whole {
-        println!("stopped; the same command goes on where it was");
+    if !results.whole {
+        println!("not finished; the same command goes on where it was");
     }
     println!(
         "kept in {0}; `serve-bench report {0}` draws it",
@@ -126,9 +136,9 @@ fn report(plan: &Plan, lines: &[Line], whole: bool, out: &Path) {
     );
 }
 
-fn write_index(out: &Path, lines: &[Line]) -> Result<(), String> {
+fn write_index(out: &Path, results: &Results) -> Result<(), String> {
     let path = out.join("index.json");
-    let text = serde_json::to_string_pretty(lines).map_err(|error| error.to_string())?;
+    let text = serde_json::to_string_pretty(results).map_err(|error| error.to_string())?;
     std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))
 }
 
@@ -142,29 +152,26 @@ impl Sweep {
         ) {
             (false, ..) => Loads::Rates(self.rates.clone()),
             (true, false, _) => Loads::Clients(self.clients.clone()),
-            (true, true, Some(from_per_s)) => Loads::Search {
-                from_per_s,
-                to_per_s: self.search_to,
-            },
+            (true, true, Some(from_per_s)) => Loads::Search(self.goal(from_per_s)?),
             (true, true, None) => Loads::AsGiven,
         };
         let fits = match &loads {
             Loads::AsGiven => true,
             Loads::Clients(clients) => closed && !clients.contains(&0),
             Loads::Rates(rates) => !closed && rates.iter().all(|rate| *rate > 0.0),
-            Loads::Search {
-                from_per_s,
-                to_per_s,
-            } => !closed && *from_per_s > 0.0 && from_per_s <= to_per_s,
+            Loads::Search(_) => !closed,
         };
         if !fits {
             let message = "the loads do not fit the workload: --clients takes numbers from 1 up for \
                 arrivals.closed; --rates and --search-from take rates above 0 for any other arrivals";
             return Err(message.to_owned());
         }
+        if !(0.0..=1.0).contains(&self.pass) {
+            return Err("--pass: accepted is a share from 0 to 1".to_owned());
+        }
         let slo =
             spec.slo != Slo::default() || spec.classes.iter().any(|class| class.slo.is_some());
-        if matches!(loads, Loads::Search { .. }) && !slo {
+        if matches!(loads, Loads::Search(_)) && !slo {
             let message = "a search needs an objective: give slo in the workload, or --slo-ttft-ms and the like";
             return Err(message.to_owned());
         }
@@ -175,5 +182,28 @@ impl Sweep {
             repeats: self.repeats.max(1),
             pass_share: self.pass,
         })
+    }
+
+    fn goal(&self, from_per_s: f64) -> Result<Goal, String> {
+        let goal = Goal {
+            from_per_s,
+            least_per_s: self.search_down_to.unwrap_or(from_per_s / 1e4),
+            most_per_s: self.search_to,
+            resolution: self.resolution,
+            pass_share: self.pass,
+            repeats: self.repeats.max(1),
+            repeats_max: self.repeats_max.max(self.repeats),
+        };
+        let bounds = [0.0, goal.least_per_s, goal.from_per_s, goal.most_per_s];
+        if bounds[0] == bounds[1] || !bounds.is_sorted() {
+            let message = "the rates of a search are above 0 and in this order: --search-down-to, \
+                --search-from, --search-to";
+            return Err(message.to_owned());
+        }
+        // Loads have three digits: closer than this two of them may be neighbours.
+        if !(0.02..=1.0).contains(&self.resolution) {
+            return Err("--resolution: accepted is a share from 0.02 to 1".to_owned());
+        }
+        Ok(goal)
     }
 }

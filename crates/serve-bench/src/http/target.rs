@@ -148,15 +148,19 @@ impl Target {
         self.is_local
     }
 
+    /// Tokens of a prompt and its answer together, where the server says how many the model takes.
+    pub fn context_max(&self) -> Option<u32> {
+        let entry = self.entry()?;
+        // As this project names it, and as vLLM does.
+        let names = ["context_length", "max_model_len"].into_iter();
+        let tokens = names.filter_map(|name| entry.get(name)?.as_u64()).next();
+        tokens.and_then(|tokens| u32::try_from(tokens).ok())
+    }
+
     /// Asks the server what it is. Whatever it does not say is absent.
     pub async fn describe(&self) -> Described {
         let config = self.get("/v1/config").await.ok();
-        let entries = self
-            .models
-            .as_ref()
-            .and_then(|models| models["data"].as_array());
-        let entry =
-            entries.and_then(|entries| entries.iter().find(|entry| entry["id"] == *self.model));
+        let entry = self.entry();
         let text = |value: Option<&Value>| value.and_then(Value::as_str).map(str::to_owned);
         let setting = |name: &str| text(config.as_ref().and_then(|(_, config)| config.get(name)));
         Described {
@@ -174,6 +178,12 @@ impl Target {
                 command: None,
             },
         }
+    }
+
+    /// What the server's list says of the model.
+    fn entry(&self) -> Option<&Value> {
+        let entries = self.models.as_ref()?["data"].as_array()?;
+        entries.iter().find(|entry| entry["id"] == *self.model)
     }
 
     /// The `Server` header and the JSON body of a path.

@@ -7,11 +7,14 @@
 
 mod beside;
 mod proof;
+mod report;
 mod scale;
 mod sections;
 mod seen;
 
+pub use beside::Pair;
 pub use proof::{NotShown, Proof};
+pub use report::{headlines, labels, proofs, report};
 pub use scale::{Effort, Scale};
 pub use sections::{NAMES, UnknownSection, named};
 
@@ -21,6 +24,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use thiserror::Error;
 
+use crate::report::chart::Chart;
 use crate::series::{Point, PointError, Series};
 use crate::servers::Settings;
 use crate::spec::Spec;
@@ -35,7 +39,7 @@ pub struct Plan {
     pub effort: Effort,
     /// Sections, by name; empty is all.
     pub only: Vec<String>,
-    /// After so long no further section is begun.
+    /// How long it may take; whoever owns the series stops it then.
     pub budget: Option<Duration>,
     /// What the hardware costs an hour, in dollars.
     pub price_per_hour: Option<f64>,
@@ -50,8 +54,13 @@ pub struct Section {
     pub question: String,
     /// Ours beside the published.
     pub tables: Vec<Table>,
+    /// The pairs that published experiments are known for.
+    pub headlines: Vec<Pair>,
     /// Our numbers in these tables.
     pub numbers: Vec<Number>,
+    /// What can be seen better than read.
+    #[serde(skip)]
+    pub charts: Vec<Chart>,
     /// How the conditions differ.
     pub proofs: Vec<Proof>,
     /// What should have been different and was not.
@@ -195,14 +204,17 @@ pub async fn measure(series: &mut Series, plan: &Plan) -> Result<Outcome, Matrix
         .live()
         .parts("matrix", all.clone().count() as u64);
     for (done, (name, question)) in (0..).zip(all) {
-        let late = plan.budget.is_some_and(|budget| began.elapsed() >= budget);
-        if outcome.stopped || late {
-            let why = if late {
+        let used_up = || plan.budget.is_some_and(|budget| began.elapsed() >= budget);
+        let missing = |why: &str| {
+            let why = if used_up() {
                 "the budget was used up"
             } else {
-                "stopped"
+                why
             };
-            outcome.missing.push(((*name).to_owned(), why.to_owned()));
+            ((*name).to_owned(), why.to_owned())
+        };
+        if outcome.stopped || used_up() {
+            outcome.missing.push(missing("stopped"));
             continue;
         }
         bar.at(done, name);
@@ -215,9 +227,7 @@ pub async fn measure(series: &mut Series, plan: &Plan) -> Result<Outcome, Matrix
             Ok(()) => outcome.sections.push(std::mem::take(&mut bench.section)),
             Err(error) if error.is_stop() => {
                 outcome.stopped = true;
-                outcome
-                    .missing
-                    .push(((*name).to_owned(), "stopped".to_owned()));
+                outcome.missing.push(missing("stopped half-way"));
             }
             Err(error) => return Err(error),
         }
@@ -291,9 +301,10 @@ impl Bench<'_> {
 
     /// Puts a table beside the published into the section.
     fn show(&mut self, beside: Beside) {
-        let (table, numbers) = beside.end();
+        let (table, numbers, headlines) = beside.end();
         self.section.tables.push(table);
         self.section.numbers.extend(numbers);
+        self.section.headlines.extend(headlines);
     }
 
     /// Notes what the measurement itself must show of a pair, if the experiment is to mean anything.

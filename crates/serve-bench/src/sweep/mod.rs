@@ -1,21 +1,21 @@
 //! A workload over settings and loads: every combination of server settings, each with its own server,
-//! at every load, a few times with other seeds; or, for each combination, a search for the last load
-//! that still keeps the objective.
-//!
-//! The search doubles the load until it fails and then halves the interval (in the logarithm). A "last
-//! passing load" is the highest *tested* load that passed, not the exact capacity.
+//! at every load, a few times with other seeds; or, for each combination, a [search](search) for the last
+//! load that still keeps the objective.
+
+pub mod search;
+mod tables;
+
+pub use tables::{last_passing, paths, table};
 
 use serde::Serialize;
 
+use self::search::{Found, Goal, Judged, Measured, Search, Step};
 use crate::analyse::bootstrap::Bootstrap;
 use crate::analyse::{Analysis, Options};
-use crate::definitions::Metric;
 use crate::folder::Run;
 use crate::series::{PointError, Series};
 use crate::servers::Settings;
-use crate::slo::Slo;
 use crate::spec::{Arrivals, Positive, Spec};
-use crate::table::{Table, number, percent};
 
 /// A server setting and the values that it takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,13 +35,8 @@ pub enum Loads {
     Rates(Vec<f64>),
     /// These numbers of clients of a closed loop.
     Clients(Vec<u32>),
-    /// The last passing rate, from this one on up to that one.
-    Search {
-        /// The first rate.
-        from_per_s: f64,
-        /// No rate above it is tried.
-        to_per_s: f64,
-    },
+    /// The last rate that passes.
+    Search(Goal),
 }
 
 /// What a sweep is.
@@ -53,7 +48,7 @@ pub struct Sweep {
     pub axes: Vec<Axis>,
     /// The loads.
     pub loads: Loads,
-    /// How often each point is measured, with another seed each time.
+    /// How often each point is measured, with another seed each time. A search has its own number.
     pub repeats: u32,
     /// The share of requests that must keep the objective for a load to pass.
     pub pass_share: f64,
@@ -69,15 +64,56 @@ pub struct Line {
     /// The load, where there are several.
     pub load: Option<f64>,
     /// Whether it kept the objective, if there is one.
-    pub passed: Option<bool>,
-    /// Why its load counts as not delivered, if it does.
+    pub judged: Option<Judged>,
+    /// Why loads of its repeats count as not delivered. Such repeats have no part in the numbers, unless
+    /// there are no others.
     pub void: Vec<String>,
     /// What its repeats say together.
     pub analysis: Analysis,
 }
 
-/// A search goes on until the last passing and the first failing load are this close.
-const PRECISION: f64 = 1.1;
+/// How the last passing load of a combination was looked for.
+#[derive(Clone, Debug, Serialize)]
+pub struct Searched {
+    /// The combination.
+    pub settings: Settings,
+    /// What was looked for.
+    pub goal: Goal,
+    /// Every measurement, in order.
+    pub path: Vec<Step>,
+    /// What is known at its end.
+    pub found: Found,
+}
+
+/// What a sweep has measured so far.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Results {
+    /// Each combination at each load; those of a search by load.
+    pub lines: Vec<Line>,
+    /// The search of each combination.
+    pub searches: Vec<Searched>,
+    /// Whether it went to its end.
+    pub whole: bool,
+}
+
+impl Results {
+    /// Whether a load counts as not delivered. In a search such a load is measured again, and only one
+    /// that never was delivered counts.
+    pub fn is_void(&self) -> bool {
+        let never = |line: &Line| line.judged == Some(Judged::Void);
+        match self.searches.is_empty() {
+            true => self.lines.iter().any(|line| !line.void.is_empty()),
+            false => self.lines.iter().any(never),
+        }
+    }
+}
+
+/// A measurement of a point.
+struct Repeat {
+    folder: String,
+    run: Run,
+    void: Vec<String>,
+}
 
 impl Sweep {
     /// Every combination of settings.
@@ -95,49 +131,48 @@ impl Sweep {
         })
     }
 
-    /// Measures everything that is not there yet and gives each line to `on_line`. Returns whether it
-    /// went to its end.
+    /// Measures everything that is not there yet and shows `on_change` all results after each
+    /// measurement. A stop is no error: the results are not whole then.
     ///
     /// # Errors
     ///
-    /// [`PointError`] when a point cannot be measured. A stop is none.
+    /// [`PointError`] when a point cannot be measured.
     pub async fn run(
         &self,
         series: &mut Series,
-        mut on_line: impl FnMut(Line),
-    ) -> Result<bool, PointError> {
+        mut on_change: impl FnMut(&Results),
+    ) -> Result<Results, PointError> {
         let combinations = self.combinations();
         let bar = series.live().parts("sweep", combinations.len() as u64);
+        let mut results = Results::default();
         for (done, settings) in (0..).zip(combinations) {
             bar.at(done, &settings.to_string());
-            let done = match &self.loads {
-                Loads::AsGiven => self.at(series, &settings, &[None], &mut on_line).await,
-                Loads::Rates(rates) => {
-                    let loads = rates.iter().copied().map(Some).collect::<Vec<_>>();
-                    self.at(series, &settings, &loads, &mut on_line).await
-                }
+            let loads = match &self.loads {
+                Loads::AsGiven => vec![None],
+                Loads::Rates(rates) => rates.iter().copied().map(Some).collect(),
                 Loads::Clients(clients) => {
-                    let loads = clients
-                        .iter()
-                        .map(|&n| Some(f64::from(n)))
-                        .collect::<Vec<_>>();
-                    self.at(series, &settings, &loads, &mut on_line).await
+                    let loads = clients.iter().map(|&clients| Some(f64::from(clients)));
+                    loads.collect()
                 }
-                Loads::Search {
-                    from_per_s,
-                    to_per_s,
-                } => {
-                    self.search(series, &settings, *from_per_s, *to_per_s, &mut on_line)
-                        .await
-                }
+                Loads::Search(_) => Vec::new(),
             };
-            match done {
+            let mut measured = self
+                .at(series, &settings, &loads, &mut results, &mut on_change)
+                .await;
+            if let (Loads::Search(goal), Ok(())) = (&self.loads, &measured) {
+                measured = self
+                    .search(series, &settings, goal, &mut results, &mut on_change)
+                    .await;
+            }
+            match measured {
                 Ok(()) => {}
-                Err(PointError::Stopped) => return Ok(false),
+                Err(PointError::Stopped) => return Ok(results),
                 Err(error) => return Err(error),
             }
         }
-        Ok(true)
+        results.whole = true;
+        on_change(&results);
+        Ok(results)
     }
 
     async fn at(
@@ -145,10 +180,16 @@ impl Sweep {
         series: &mut Series,
         settings: &Settings,
         loads: &[Option<f64>],
-        on_line: &mut impl FnMut(Line),
+        results: &mut Results,
+        on_change: &mut impl FnMut(&Results),
     ) -> Result<(), PointError> {
-        for load in loads {
-            on_line(self.line(series, settings, *load).await?);
+        for &load in loads {
+            let mut repeats = Vec::new();
+            for repeat in 0..self.repeats.max(1) {
+                repeats.push(self.measure(series, settings, load, repeat).await?);
+            }
+            results.lines.push(self.line(settings, load, &repeats));
+            on_change(results);
         }
         Ok(())
     }
@@ -157,56 +198,90 @@ impl Sweep {
         &self,
         series: &mut Series,
         settings: &Settings,
-        from: f64,
-        to: f64,
-        on_line: &mut impl FnMut(Line),
+        goal: &Goal,
+        results: &mut Results,
+        on_change: &mut impl FnMut(&Results),
     ) -> Result<(), PointError> {
-        let mut search = Search::new(from, to);
-        while let Some(load) = search.next() {
-            let line = self.line(series, settings, Some(load)).await?;
-            search.saw(load, line.passed.unwrap_or(true));
-            on_line(line);
+        let mut search = Search::new(*goal);
+        let (first, at) = (results.lines.len(), results.searches.len());
+        let mut measured: Vec<(f64, Vec<Repeat>)> = Vec::new();
+        while let Some(next) = search.next() {
+            let load = Some(next.load);
+            let repeat = self.measure(series, settings, load, next.repeat).await?;
+            let said = self.line(settings, load, std::slice::from_ref(&repeat));
+            search.saw(next, said.measured());
+            series.live().line(&tables::sentence(&search));
+            let index = measured.partition_point(|(load, _)| *load < next.load);
+            match measured.get_mut(index) {
+                Some((load, repeats)) if *load == next.load => repeats.push(repeat),
+                _ => measured.insert(index, (next.load, vec![repeat])),
+            }
+            let line = self.line(settings, load, &measured[index].1);
+            match measured[index].1.len() {
+                1 => results.lines.insert(first + index, line),
+                _ => results.lines[first + index] = line,
+            }
+            results.searches.truncate(at);
+            results.searches.push(Searched {
+                settings: settings.clone(),
+                goal: *goal,
+                path: search.path().to_vec(),
+                found: search.found(),
+            });
+            on_change(results);
         }
         Ok(())
     }
 
-    async fn line(
+    async fn measure(
         &self,
         series: &mut Series,
         settings: &Settings,
         load: Option<f64>,
-    ) -> Result<Line, PointError> {
-        let (mut runs, mut folders, mut void) = (Vec::<Run>::new(), Vec::new(), Vec::new());
-        for repeat in 0..self.repeats.max(1) {
-            let id = folder(settings, load, repeat);
-            let point = series
-                .point(&id, settings, self.spec_at(load, repeat))
-                .await?;
-            void.extend(point.void.iter().map(|why| format!("{id}: {why}")));
-            runs.push(point.run);
-            folders.push(id);
-        }
+        repeat: u32,
+    ) -> Result<Repeat, PointError> {
+        let folder = folder(settings, load, repeat);
+        let spec = self.spec_at(load, repeat);
+        let point = series.point(&folder, settings, spec).await?;
+        let void = point.void.iter().map(|why| format!("{folder}: {why}"));
+        Ok(Repeat {
+            void: void.collect(),
+            run: point.run,
+            folder,
+        })
+    }
+
+    fn line(&self, settings: &Settings, load: Option<f64>, repeats: &[Repeat]) -> Line {
+        let runs_of = |void: bool| {
+            let of = repeats.iter().filter(|it| it.void.is_empty() != void);
+            of.map(|it| it.run.clone()).collect::<Vec<_>>()
+        };
+        let delivered = runs_of(false);
+        let void = delivered.is_empty();
+        let runs = if void { runs_of(true) } else { delivered };
         let bootstrap = Bootstrap {
             resamples: 200,
             ..Bootstrap::default()
         };
-        let analysis = Analysis::of(
-            &runs,
-            &Options {
-                bootstrap,
-                ..Options::default()
-            },
-        );
-        let share = analysis.all().good as f64 / analysis.all().requests.scheduled().max(1) as f64;
-        let passed = share >= self.pass_share && void.is_empty();
-        Ok(Line {
-            folders,
+        let options = Options {
+            bootstrap,
+            ..Options::default()
+        };
+        let mut line = Line {
+            folders: repeats.iter().map(|it| it.folder.clone()).collect(),
             settings: settings.clone(),
             load,
-            passed: analysis.has_slo().then_some(passed),
+            judged: None,
+            void: repeats.iter().flat_map(|it| it.void.clone()).collect(),
+            analysis: Analysis::of(&runs, &options),
+        };
+        let said = Measured {
             void,
-            analysis,
-        })
+            ..line.measured()
+        };
+        let judged = Judged::of(&[said], self.pass_share);
+        line.judged = (void || line.analysis.has_slo()).then_some(judged);
+        line
     }
 
     /// The workload at a load, drawn anew for each repeat.
@@ -217,6 +292,19 @@ impl Sweep {
             spec.arrivals = at_load(&spec.arrivals, load);
         }
         spec
+    }
+}
+
+impl Line {
+    /// What a search is told of it.
+    fn measured(&self) -> Measured {
+        let all = self.analysis.all();
+        Measured {
+            good: all.good,
+            requests: all.requests.scheduled(),
+            answers_per_s: self.analysis.rates.answers_per_s,
+            void: self.judged == Some(Judged::Void),
+        }
     }
 }
 
@@ -257,177 +345,9 @@ fn folder(settings: &Settings, load: Option<f64>, repeat: u32) -> String {
     name.chars().map(safe).collect()
 }
 
-/// The loads that a search tries.
-#[derive(Clone, Debug)]
-struct Search {
-    first: f64,
-    to: f64,
-    passed: Option<f64>,
-    failed: Option<f64>,
-}
-
-impl Search {
-    fn new(from: f64, to: f64) -> Self {
-        Self {
-            first: from,
-            to,
-            passed: None,
-            failed: None,
-        }
-    }
-
-    fn saw(&mut self, load: f64, passed: bool) {
-        let (side, closer): (_, fn(f64, f64) -> f64) = match passed {
-            true => (&mut self.passed, f64::max),
-            false => (&mut self.failed, f64::min),
-        };
-        *side = Some(side.map_or(load, |before| closer(before, load)));
-    }
-
-    /// The next load to try; `None` when the answer is known.
-    fn next(&self) -> Option<f64> {
-        // Three digits: a load is a folder's name.
-        let rounded = |load: f64| {
-            let unit = 10_f64.powf(load.log10().floor() - 2.0);
-            (load / unit).round() * unit
-        };
-        let load = match (self.passed, self.failed) {
-            (None, None) => self.first,
-            (Some(passed), None) if passed >= self.to => return None,
-            (Some(passed), None) => (passed * 2.0).min(self.to),
-            (None, Some(failed)) => {
-                // A search may begin too high; a 64th of its beginning is too low to be meant.
-                let lower = failed / 2.0;
-                return (lower > self.first / 64.0).then(|| rounded(lower));
-            }
-            (Some(passed), Some(failed)) => {
-                if failed / passed <= PRECISION {
-                    return None;
-                }
-                let middle = rounded((passed * failed).sqrt());
-                // Nothing lies between them any more.
-                if middle <= passed || middle >= failed {
-                    return None;
-                }
-                middle
-            }
-        };
-        Some(rounded(load))
-    }
-}
-
-/// The lines as a table.
-pub fn table(lines: &[Line], slo: &Slo) -> Table {
-    let columns = [
-        "settings",
-        "load",
-        "answered",
-        "not ok",
-        "TTFT p50 ms",
-        "TTFT p99 ms",
-        "TPOT p50 ms",
-        "E2E p50 ms",
-        "E2E p99 ms",
-        "output tokens/s",
-        "goodput/s",
-        "good",
-        "",
-    ];
-    let mut table = Table::new("", &columns);
-    for line in lines {
-        let all = line.analysis.all();
-        let ms = |metric, quantile| number(all.percentile_ms(metric, quantile));
-        let scheduled = all.requests.scheduled();
-        table.row([
-            line.settings.to_string(),
-            number(line.load),
-            all.requests.ok.to_string(),
-            (scheduled - all.requests.ok).to_string(),
-            ms(Metric::Ttft, 0.5),
-            ms(Metric::Ttft, 0.99),
-            ms(Metric::Tpot, 0.5),
-            ms(Metric::E2e, 0.5),
-            ms(Metric::E2e, 0.99),
-            number(Some(line.analysis.rates.output_tokens_per_s)),
-            number(Some(line.analysis.rates.goodput_per_s)),
-            percent(Some(all.good as f64 / scheduled.max(1) as f64)),
-            match (line.void.is_empty(), line.passed) {
-                (false, _) => "VOID".to_owned(),
-                (true, Some(true)) => "passes".to_owned(),
-                (true, Some(false)) => "fails".to_owned(),
-                (true, None) => String::new(),
-            },
-        ]);
-    }
-    if slo.is_empty() {
-        table.note("no objective: give slo in the workload, or --slo-ttft-ms and the like");
-    }
-    table
-}
-
-/// Of each combination, the highest tested load that passed, and the lowest above it that failed.
-pub fn last_passing(lines: &[Line]) -> Table {
-    let mut table = Table::new("last passing load", &["settings", "passes", "fails"]);
-    let mut settings = lines.iter().map(|line| &line.settings).collect::<Vec<_>>();
-    settings.dedup();
-    for settings in settings {
-        let of = |passed: bool| {
-            let lines = lines.iter().filter(|line| line.settings == *settings);
-            lines
-                .filter(move |line| line.passed == Some(passed))
-                .filter_map(|line| line.load)
-        };
-        let last = of(true).reduce(f64::max);
-        let above = of(false).filter(|load| last.is_none_or(|last| *load > last));
-        table.row([
-            settings.to_string(),
-            number(last),
-            number(above.reduce(f64::min)),
-        ]);
-    }
-    table.note("the highest tested load that passed, not the exact capacity");
-    table
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn tried(from: f64, to: f64, capacity: f64) -> Vec<f64> {
-        let mut search = Search::new(from, to);
-        let mut tried = Vec::new();
-        while let Some(load) = search.next() {
-            assert!(tried.len() < 30, "it ends: {tried:?}");
-            search.saw(load, load <= capacity);
-            tried.push(load);
-        }
-        tried
-    }
-
-    #[test]
-    fn a_search_doubles_and_then_halves_the_interval() {
-        let loads = tried(1.0, 1_000.0, 11.0);
-        assert_eq!(loads[..5], [1.0, 2.0, 4.0, 8.0, 16.0]);
-        let passed = loads
-            .iter()
-            .copied()
-            .filter(|&load| load <= 11.0)
-            .fold(0.0, f64::max);
-        let failed = loads
-            .iter()
-            .copied()
-            .filter(|&load| load > 11.0)
-            .fold(f64::MAX, f64::min);
-        assert!(failed / passed <= PRECISION, "{loads:?}");
-    }
-
-    #[test]
-    fn a_search_ends_at_its_bounds_and_finds_its_way_down() {
-        assert_eq!(tried(1.0, 6.0, 100.0), [1.0, 2.0, 4.0, 6.0]);
-        let loads = tried(8.0, 100.0, 3.0);
-        assert_eq!(loads[..3], [8.0, 4.0, 2.0]);
-        assert!(tried(8.0, 100.0, 0.0).len() < 10);
-    }
 
     #[test]
     fn combinations_are_all_of_them_and_have_names_of_their_own() {

@@ -11,3 +11,4 @@ mod series;
 mod server;
 mod servers;
 mod simulate;
+mod sweep;

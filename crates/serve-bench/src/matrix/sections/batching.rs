@@ -1,11 +1,15 @@
 //! Batching off, static and continuous; the cost of a step by its batch; eight clients.
 
+use std::collections::BTreeMap;
+
 use crate::calibrate::observe;
 use crate::definitions::Metric;
 use crate::matrix::beside::{Beside, L4, RTX_4090};
 use crate::matrix::scale::BATCH;
 use crate::matrix::seen::{Seen, median};
 use crate::matrix::{Bench, MatrixError};
+use crate::report::chart::{Chart, Hue, Mark, Series};
+use crate::report::ticks::Axis;
 use crate::servers::Settings;
 use crate::spec::{Lengths, Spec};
 use crate::table::{Table, number};
@@ -27,6 +31,14 @@ pub(super) async fn modes(bench: &mut Bench<'_>) -> Result<(), MatrixError> {
     bench
         .prove("batching: continuous / static", &on, &with_static())
         .await?;
+    let eight = with_static().with("max_batch", "8");
+    bench
+        .prove(
+            "batching: static batches of 16 / of 8",
+            &with_static(),
+            &eight,
+        )
+        .await?;
     let columns = [
         "clients",
         "batching",
@@ -39,27 +51,34 @@ pub(super) async fn modes(bench: &mut Bench<'_>) -> Result<(), MatrixError> {
         "not ok",
     ];
     let mut table = Table::new("closed loops, same requests", &columns);
-    let mut sixteen = [None, None, None];
+    // Answers a second and E2E p50 of 16 clients, by the way of batching.
+    let mut sixteen = BTreeMap::new();
     let all = bench.plan.effort.clients();
-    let mut lines = Vec::new();
+    let (mut lines, mut curves) = (Vec::new(), Vec::new());
     // One server after the other, so that each starts once.
     for (at, (name, settings)) in [
         ("off", off()),
         ("static", with_static()),
+        // As many as the published batches have.
+        ("static, 8", eight),
         ("continuous", on),
     ]
     .into_iter()
     .enumerate()
     {
+        let mut curve = Vec::new();
+        let all = all
+            .iter()
+            .filter(|&&clients| clients == 16 || name != "static, 8");
         for &clients in all {
-            let id = format!("batching-{name}-{clients}");
+            let id = format!("batching-{}-{clients}", name.replace(", ", ""));
             let point = bench
                 .point(&id, &settings, bench.closed_of("batching", clients))
                 .await?;
             let seen = Seen::of(&point);
             if clients == 16 {
                 let p50_s = seen.ms(Metric::E2e, 0.5).map(|ms| ms / 1e3);
-                sixteen[at] = Some((seen.answers_per_s(), p50_s));
+                sixteen.insert(name, (seen.answers_per_s(), p50_s));
             }
             let cells = [
                 number(Some(seen.tokens_per_s())),
@@ -69,7 +88,9 @@ pub(super) async fn modes(bench: &mut Bench<'_>) -> Result<(), MatrixError> {
                 (seen.counts().scheduled() - seen.counts().ok).to_string(),
             ];
             lines.push((clients, at, name, seen.answers_per_s(), cells));
+            curve.push((f64::from(clients), seen.answers_per_s()));
         }
+        curves.push((name, curve));
     }
     lines.sort_by_key(|(clients, at, ..)| (*clients, *at));
     let mut control = 0.0;
@@ -86,35 +107,64 @@ pub(super) async fn modes(bench: &mut Bench<'_>) -> Result<(), MatrixError> {
     table.note(format!(
         "{BATCH} sequences in a step at most; the factor is to batching off"
     ));
-    if let [Some(off), Some(fixed), Some(on)] = sixteen {
-        let mut beside = Beside::new("16 clients, batching off and on");
-        let rps = [Some(1.21), Some(9.02)];
-        let p50 = [Some(13.2), Some(1.76)];
+    let chart = throughput(&curves);
+    bench.section.charts.push(chart);
+    let of = |name| sixteen.get(name).copied().unwrap_or((0.0, None));
+    let mut beside = Beside::new("16 clients, batching off and on");
+    let rates = |name| [Some(of("off").0), Some(of(name).0)];
+    let p50_s = |name| [of("off").1, of(name).1];
+    beside.headline(
+        "answers/s, static batches of 8",
+        "answers/s",
+        [1.21, 9.02],
+        rates("static, 8"),
+    );
+    beside.headline(
+        "E2E p50 s, static batches of 8",
+        "s",
+        [13.2, 1.76],
+        p50_s("static, 8"),
+    );
+    for (label, name) in [
+        (format!("static batches of {BATCH}"), "static"),
+        (format!("continuous, {BATCH} at most"), "continuous"),
+    ] {
+        let none = [None, None];
         beside.line(
-            "answers/s, static batches",
+            &format!("answers/s, {label}"),
             "answers/s",
-            rps,
-            [Some(off.0), Some(fixed.0)],
+            none,
+            rates(name),
         );
-        beside.line(
-            "answers/s, continuous",
-            "answers/s",
-            [None, None],
-            [Some(off.0), Some(on.0)],
-        );
-        beside.line("E2E p50 s, static batches", "s", p50, [off.1, fixed.1]);
-        beside.line("E2E p50 s, continuous", "s", [None, None], [off.1, on.1]);
-        let note = "published batches are of 8, ours of 16";
-        bench.show(beside.note(L4).note(note));
-        let gain = on.0 / off.0;
-        bench.expect(
-            "16 clients with batches do more than one at a time",
-            gain > 1.1,
-            format!("x{gain:.2}"),
-        );
+        beside.line(&format!("E2E p50 s, {label}"), "s", none, p50_s(name));
     }
+    bench.show(beside.note(L4));
+    let gain = of("continuous").0 / of("off").0;
+    bench.expect(
+        "16 clients with batches do more than one at a time",
+        gain > 1.1,
+        format!("x{gain:.2}"),
+    );
     bench.section.tables.push(table);
     Ok(())
+}
+
+/// Answers a second over clients, a line for each way to batch.
+fn throughput(curves: &[(&str, Vec<(f64, f64)>)]) -> Chart {
+    let curves = curves.iter().filter(|(_, points)| points.len() > 1);
+    let series = curves.enumerate().map(|(at, (name, points))| {
+        let mark = if at == 0 { Mark::Dashed } else { Mark::Dotted };
+        Series::new(*name, Hue::of_series(at), mark, points.clone())
+    });
+    let series = series.collect::<Vec<_>>();
+    let all = || series.iter().flat_map(|it| &it.points);
+    Chart {
+        title: "Answers a second by clients".to_owned(),
+        note: format!("closed loops; {BATCH} sequences in a step at most"),
+        x: Axis::linear("clients", all().map(|point| point.0)),
+        y: Axis::linear("answers/s", all().map(|point| point.1)),
+        series,
+    }
 }
 
 /// What a step takes when so many sequences are in it, from the continuous points.
@@ -158,7 +208,12 @@ pub(super) async fn steps(bench: &mut Bench<'_>) -> Result<(), MatrixError> {
             .map(|(_, secs)| secs * 1e3)
     };
     let mut beside = Beside::new("a decode step of 16 sequences against one of 1, ms");
-    beside.line("step", "ms", [Some(16.0), Some(17.8)], [at(1), at(16)]);
+    beside.headline(
+        "step ms, 1 and 16 sequences",
+        "ms",
+        [16.0, 17.8],
+        [at(1), at(16)],
+    );
     bench.show(beside.note(L4));
     bench.section.tables.push(table);
     Ok(())
@@ -187,20 +242,10 @@ pub(super) async fn eight(bench: &mut Bench<'_>) -> Result<(), MatrixError> {
     let mean = |seen: &Seen<'_>, metric| seen.mean_ms(metric);
     let ttft = [mean(&one, Metric::Ttft), mean(&eight, Metric::Ttft)];
     let queue = [mean(&one, Metric::Queue), mean(&eight, Metric::Queue)];
-    beside.line(
-        "output tokens/s",
-        "tokens/s",
-        [Some(426.2), Some(1630.9)],
-        tokens,
-    );
-    beside.line(
-        "E2E p95 ms",
-        "ms",
-        [Some(539.6), Some(177.1)],
-        [p95(&one), p95(&eight)],
-    );
-    beside.line("TTFT mean ms", "ms", [Some(250.5), Some(38.7)], ttft);
-    beside.line("queue mean ms", "ms", [Some(235.2), Some(0.79)], queue);
+    beside.headline("output tokens/s", "tokens/s", [426.2, 1630.9], tokens);
+    beside.headline("E2E p95 ms", "ms", [539.6, 177.1], [p95(&one), p95(&eight)]);
+    beside.headline("TTFT mean ms", "ms", [250.5, 38.7], ttft);
+    beside.headline("queue mean ms", "ms", [235.2, 0.79], queue);
     beside.line(
         "failed",
         "requests",

@@ -1,10 +1,12 @@
 //! Loads from light to the capacity, against a service objective.
 
+use crate::analyse::Analysis;
 use crate::definitions::Metric;
 use crate::matrix::beside::RTX_3090;
 use crate::matrix::scale::{ANSWER, BATCH, set, span_s};
 use crate::matrix::seen::Seen;
 use crate::matrix::{Bench, MatrixError, Number};
+use crate::report::load;
 use crate::servers::Settings;
 use crate::slo::Slo;
 use crate::spec::Spec;
@@ -84,11 +86,22 @@ pub(super) async fn ladder(bench: &mut Bench<'_>) -> Result<(), MatrixError> {
         ("capacity", 1.0, &usual, "whole"),
         ("capacity, half the KV cache", 1.0, &half, "whole-half-kv"),
     ];
+    let mut analyses = Vec::new();
     for (label, load, settings, id) in steps {
         let spec = spec(bench, load)?;
-        let cells = line(bench, &format!("ladder-{id}"), label, settings, spec).await?;
+        let (cells, analysis) = line(bench, &format!("ladder-{id}"), label, settings, spec).await?;
         table.row(cells);
+        if *settings == usual {
+            analyses.push(analysis);
+        }
     }
+    let points = analyses.iter().filter_map(|analysis| {
+        let x = analysis.offered_per_s()?;
+        Some(load::Point { x, analysis })
+    });
+    let points = points.collect::<Vec<_>>();
+    let charts = load::charts("offered (requests/s)", true, &points);
+    bench.section.charts.extend(charts);
     table.note(format!(
         "short, medium and long exchanges; SLO: first token within {:.2} s, {:.1} ms for each further token",
         slo(bench).ttft.map_or(0.0, |span| span.as_secs_f64()),
@@ -150,7 +163,7 @@ async fn line(
     label: &str,
     settings: &Settings,
     spec: Spec,
-) -> Result<Vec<String>, MatrixError> {
+) -> Result<(Vec<String>, Analysis), MatrixError> {
     let price = bench.plan.price_per_hour;
     let point = bench.point(id, settings, spec).await?;
     let seen = Seen::priced(&point, price);
@@ -175,7 +188,7 @@ async fn line(
         })
     });
     bench.section.numbers.extend(ours);
-    Ok(vec![
+    let cells = vec![
         label.to_owned(),
         number(analysis.offered_per_s()),
         number(seen.ms(Metric::Ttft, 0.5)),
@@ -186,5 +199,6 @@ async fn line(
         number(Some(analysis.rates.goodput_per_s)),
         percent(Some(good)),
         number(cost),
-    ])
+    ];
+    Ok((cells, analysis.clone()))
 }

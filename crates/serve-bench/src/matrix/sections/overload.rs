@@ -37,10 +37,10 @@ pub(super) async fn admission(bench: &mut Bench<'_>) -> Result<(), MatrixError> 
     let refused = |seen: &Seen<'_>| Some(seen.counts().refused as f64);
     let rates = [Some(one.answers_per_s()), Some(two.answers_per_s())];
     let mut beside = Beside::new("twice the capacity, a limit on the queue off and on");
-    beside.line(
+    beside.headline(
         "E2E p99 s, of answers",
         "s",
-        [Some(31.0), Some(2.98)],
+        [31.0, 2.98],
         [secs(&one, 0.99), secs(&two, 0.99)],
     );
     beside.line(
@@ -49,7 +49,7 @@ pub(super) async fn admission(bench: &mut Bench<'_>) -> Result<(), MatrixError> 
         [None, None],
         [secs(&one, 0.5), secs(&two, 0.5)],
     );
-    beside.line("answers/s", "answers/s", [Some(7.09), Some(6.75)], rates);
+    beside.headline("answers/s", "answers/s", [7.09, 6.75], rates);
     beside.line(
         "longest queue",
         "requests",
@@ -141,16 +141,16 @@ pub(super) async fn tiers(bench: &mut Bench<'_>) -> Result<(), MatrixError> {
     let mut beside =
         Beside::new("twice the capacity, one queue cap against a shallower one for free");
     let all = [Some(147.0), Some(147.0)];
-    beside.line(
+    beside.headline(
         "accepted, paid %",
         "%",
-        [Some(42.0), Some(50.0)],
+        [42.0, 50.0],
         [share(&flat, "paid"), share(&depth, "paid")],
     );
-    beside.line(
+    beside.headline(
         "accepted, free %",
         "%",
-        [Some(38.0), Some(18.0)],
+        [38.0, 18.0],
         [share(&flat, "free"), share(&depth, "free")],
     );
     beside.line(
@@ -224,12 +224,7 @@ pub(super) async fn aging(bench: &mut Bench<'_>) -> Result<(), MatrixError> {
         [of(&never), of(&aged)]
     };
     let mut beside = Beside::new("paid at capacity, aging off and on");
-    beside.line(
-        "longest wait of free s",
-        "s",
-        [Some(5.5), Some(2.2)],
-        wait("free"),
-    );
+    beside.headline("longest wait of free s", "s", [5.5, 2.2], wait("free"));
     beside.line("longest wait of paid s", "s", [None, None], wait("paid"));
     beside.line("TTFT p99 of free s", "s", [None, None], p99("free"));
     beside.line("TTFT p99 of paid s", "s", [None, None], p99("paid"));

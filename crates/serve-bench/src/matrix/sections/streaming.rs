@@ -19,10 +19,10 @@ pub(super) async fn on_and_off(bench: &mut Bench<'_>) -> Result<(), MatrixError>
     let first = |seen: &Seen<'_>| seen.ms(Metric::Ttft, 0.5);
     let whole = |seen: &Seen<'_>| seen.ms(Metric::E2e, 0.5);
     let mut beside = Beside::new("one client, ms");
-    beside.line(
+    beside.headline(
         "first text, p50",
         "ms",
-        [Some(840.0), Some(31.0)],
+        [840.0, 31.0],
         [first(&off), first(&on)],
     );
     beside.line(

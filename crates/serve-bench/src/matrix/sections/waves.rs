@@ -37,10 +37,10 @@ pub(super) async fn waves(bench: &mut Bench<'_>) -> Result<(), MatrixError> {
     let late = |seen: &Seen<'_>| Some((seen.counts().scheduled() - seen.counts().ok) as f64);
     let p95_s = |seen: &Seen<'_>| seen.ms(Metric::Ttft, 0.95).map(|ms| ms / 1e3);
     let mut beside = Beside::new("64 clients at once, three times: one place against one for each");
-    beside.line(
+    beside.headline(
         "answered of 192",
         "requests",
-        [Some(38.0), Some(192.0)],
+        [38.0, 192.0],
         [answered(&one), answered(&many)],
     );
     beside.line(
@@ -49,10 +49,10 @@ pub(super) async fn waves(bench: &mut Bench<'_>) -> Result<(), MatrixError> {
         [Some(154.0), Some(0.0)],
         [late(&one), late(&many)],
     );
-    beside.line(
+    beside.headline(
         "TTFT p95 s, of answers",
         "s",
-        [Some(53.251), Some(0.523)],
+        [53.251, 0.523],
         [p95_s(&one), p95_s(&many)],
     );
     let note = format!(

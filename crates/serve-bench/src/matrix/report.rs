@@ -1,0 +1,132 @@
+//! A matrix as a page: headlines first, then each section with its proofs.
+
+use std::time::SystemTime;
+
+use super::beside::headlines as table_of;
+use super::{Outcome, Section};
+use crate::hardware::Hardware;
+use crate::report::html::{self, Report, ReportError};
+use crate::servers::Settings;
+use crate::summary::Fact;
+use crate::table::Table;
+
+/// The page of a matrix whose servers all have the settings `base`, made by this process.
+///
+/// # Errors
+///
+/// [`ReportError::Draw`].
+pub fn report(outcome: &Outcome, base: &Settings) -> Result<Report, ReportError> {
+    let mut sections = vec![html::Section {
+        title: "headlines".to_owned(),
+        text: "the numbers that the published experiments open with, and the same pairs here"
+            .to_owned(),
+        tables: vec![headlines(outcome)],
+        ..html::Section::default()
+    }];
+    for section in &outcome.sections {
+        let figures = section.charts.iter().map(|chart| chart.figure());
+        sections.push(html::Section {
+            title: section.name.clone(),
+            text: section.question.clone(),
+            tables: section
+                .tables
+                .iter()
+                .cloned()
+                .chain(proofs(section))
+                .collect(),
+            figures: figures.collect::<Result<_, _>>()?,
+            ..html::Section::default()
+        });
+    }
+    Ok(Report {
+        title: "Control matrix: one setting apart, beside what others have published".to_owned(),
+        labels: mock(base).into_iter().chain(labels(outcome)).collect(),
+        facts: facts(outcome, base),
+        sections,
+    })
+}
+
+/// The headlines of all sections.
+pub fn headlines(outcome: &Outcome) -> Table {
+    let sections = outcome.sections.iter();
+    table_of(sections.flat_map(|section| {
+        let pairs = section.headlines.iter();
+        pairs.map(|pair| (section.name.as_str(), pair))
+    }))
+}
+
+/// What a mock's numbers are not.
+fn mock(base: &Settings) -> Option<Fact> {
+    let speed = base.get("mock_speed").unwrap_or("1");
+    (base.get("backend") == Some("mock")).then(|| {
+        let text = format!(
+            "the device is a mock: it sleeps as long as the steps of a cost model take (by default those \
+             measured on an NVIDIA L4), {speed} times as fast. Server, scheduler, network and client are \
+             real; no number here is of a model or of a GPU"
+        );
+        ("MOCK", text)
+    })
+}
+
+/// What must be said before any number.
+pub fn labels(outcome: &Outcome) -> Vec<Fact> {
+    let missing = outcome.missing.iter();
+    let missing = missing.map(|(name, why)| ("NOT MEASURED", format!("{name}: {why}")));
+    let not_shown = outcome.sections.iter().flat_map(|section| {
+        let of = section.not_shown.iter();
+        of.map(|it| {
+            (
+                "NOT SHOWN",
+                format!("{}: {}; seen: {}", section.name, it.what, it.seen),
+            )
+        })
+    });
+    let void = outcome.sections.iter().flat_map(|section| &section.void);
+    let void = void.map(|why| ("VOID", why.clone()));
+    missing.chain(not_shown).chain(void).collect()
+}
+
+fn facts(outcome: &Outcome, base: &Settings) -> Vec<Fact> {
+    let scale = &outcome.scale;
+    vec![
+        ("server", base.to_string()),
+        ("machine", Hardware::of_this_machine(true).to_string()),
+        (
+            "scale",
+            format!(
+                "a request alone: first token {:.1} ms, answer {:.1} ms; all places taken: {:.2} answers/s",
+                scale.first_token_s * 1e3,
+                scale.answer_s * 1e3,
+                scale.capacity_per_s
+            ),
+        ),
+        ("program", program()),
+        ("command", std::env::args().collect::<Vec<_>>().join(" ")),
+        (
+            "written",
+            humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+        ),
+    ]
+}
+
+fn program() -> String {
+    let commit = option_env!("SERVE_BENCH_COMMIT").unwrap_or("of no known commit");
+    format!("serve-bench {}, {commit}", env!("CARGO_PKG_VERSION"))
+}
+
+/// How the conditions of a section differ, by the servers' own words.
+pub fn proofs(section: &Section) -> Option<Table> {
+    let columns = ["pair", "the one setting", "off", "on"];
+    let mut table = Table::new("proved before measuring, from GET /v1/config", &columns);
+    for proof in &section.proofs {
+        let difference = &proof.difference;
+        let cells = [
+            &proof.pair,
+            &difference.name,
+            &difference.off,
+            &difference.on,
+        ];
+        table.row(cells.map(String::as_str));
+    }
+    (!section.proofs.is_empty()).then_some(table)
+}
