@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, CommandFactory};
 
 use crate::cargo::{self, TaskResult};
-use crate::{Cli, openai, tidy};
+use crate::{Cli, matrix_check, openai, tidy};
 
 /// How the checks are run.
 #[derive(Args, Clone, Copy, Debug)]
@@ -38,11 +38,13 @@ enum Action {
     Cargo(&'static [&'static str]),
     /// The house rules, in this process.
     Tidy,
+    /// The control matrix on the real server, in this process.
+    Matrix,
     /// The real client against the real server, in this process.
     OpenAi,
 }
 
-const STEPS: [Step; 7] = [
+const STEPS: [Step; 8] = [
     Step {
         name: "format",
         action: Action::Cargo(&["fmt", "--all", "--", "--check"]),
@@ -77,6 +79,10 @@ const STEPS: [Step; 7] = [
             "--bins",
             "--tests",
         ]),
+    },
+    Step {
+        name: "matrix",
+        action: Action::Matrix,
     },
     Step {
         name: "doc tests",
@@ -193,6 +199,7 @@ impl Action {
         match self {
             Self::Cargo(args) => format!("cargo {}", args.join(" ")),
             Self::Tidy => "cargo xtask tidy".to_owned(),
+            Self::Matrix => "cargo xtask matrix-check".to_owned(),
             Self::OpenAi => "cargo xtask openai-check".to_owned(),
         }
     }
@@ -206,6 +213,7 @@ impl Action {
                 Ok(cargo::status(&mut command)?.success())
             }
             Self::Tidy => Ok(tidy::run(&Cli::command())? == ExitCode::SUCCESS),
+            Self::Matrix => Ok(matrix_check::run()? == ExitCode::SUCCESS),
             Self::OpenAi => Ok(openai::run()? == ExitCode::SUCCESS),
         }
     }

@@ -9,10 +9,12 @@
     reason = "a command-line tool answers on its standard streams"
 )]
 
+mod agreement;
 mod cargo;
 mod ci;
 mod fetch;
 mod gpu_bench;
+mod matrix_check;
 mod openai;
 mod python;
 mod server;
@@ -114,6 +116,15 @@ enum Task {
         virtual environment made with python3 in target/openai-venv."
     )]
     OpenaiCheck,
+    /// Send the mock server the same load with serve-bench and with GuideLLM, and compare what they measure
+    #[command(after_help = agreement::EXIT_CODES)]
+    Agreement(agreement::Load),
+    /// Measure the control matrix quickly on the real server and check its books and proofs, not its times
+    #[command(
+        after_help = "Exit code 0: every section was measured, every pair proved to differ, and the \
+        books of every run balance; 1: not so."
+    )]
+    MatrixCheck,
     /// Measure the decoder and the server on a GPU, unattended
     #[command(after_help = gpu_bench::EXIT_CODES)]
     GpuBench(gpu_bench::Options),
@@ -219,6 +230,8 @@ fn main() -> ExitCode {
             .map(|()| ExitCode::SUCCESS)
             .map_err(Into::into),
         Task::OpenaiCheck => openai::run(),
+        Task::Agreement(load) => agreement::run(&load),
+        Task::MatrixCheck => matrix_check::run(),
         Task::GpuBench(options) => gpu_bench::run(&options),
     };
     result.unwrap_or_else(|error| {

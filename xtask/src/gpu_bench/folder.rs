@@ -47,10 +47,21 @@ impl Row {
 pub(crate) enum Status {
     /// Everything in it was done.
     Passed,
+    /// Everything in it was done, and what came of it must not be quoted without the cause.
+    Reserved,
+    /// The budget ended within it; what was measured is kept, and the rest is for another run.
+    Unfinished,
     /// Something went wrong.
     Failed,
     /// It cannot be done here, which is no fault: the peer is not installed.
     Absent,
+}
+
+impl Status {
+    /// Whether another run has nothing to add.
+    pub(crate) fn is_done(self) -> bool {
+        matches!(self, Self::Passed | Self::Reserved | Self::Absent)
+    }
 }
 
 /// What is kept of a stage.
@@ -58,7 +69,7 @@ pub(crate) enum Status {
 pub(crate) struct Record {
     /// How it ended.
     pub(crate) status: Status,
-    /// Why it failed or is absent.
+    /// Why it did not simply pass.
     pub(crate) cause: Option<String>,
     /// How long it took.
     pub(crate) seconds: f64,

@@ -21,17 +21,19 @@ use serde_json::{Value, json};
 use crate::cargo::TaskResult;
 use folder::{Folder, Record, Status};
 use machine::{Facts, Missing};
-use programs::Programs;
+use programs::{ProgramError, Programs};
 use stages::{Context, STAGES, Stage};
 
 /// What the exit code says.
 pub(crate) const EXIT_CODES: &str = "Exit code 0: every stage passed; 1: a stage failed; 2: bad \
     arguments; 3: there is no GPU here; 4: there is a GPU, and something else is missing; 5: the \
-    budget ended first, and the same command goes on. docs/gpu-rental.md is the runbook.";
+    budget ended first, and the same command goes on; 6: everything was measured, with reservations that \
+    report.md names. docs/gpu-rental.md is the runbook.";
 
 const NO_GPU: u8 = 3;
 const INCOMPLETE_MACHINE: u8 = 4;
 const BUDGET_ENDED: u8 = 5;
+const RESERVED: u8 = 6;
 /// Weights, KV cache and workspace of the largest default model.
 const MEMORY_MIB_MIN: u64 = 12_000;
 /// Less than this is not worth starting a stage for.
@@ -54,7 +56,7 @@ pub(crate) struct Options {
         default_values = ["random:qwen2.5-0.5b", "random:qwen2.5-1.5b"]
     )]
     model: Vec<String>,
-    /// Minutes that it may take; a stage that would start later is left for another run
+    /// Minutes that it may take; what is under way then is stopped and kept, and left for another run
     #[arg(long, value_name = "MINUTES", default_value_t = 60)]
     budget_min: u64,
     /// Only whether everything works: about two minutes, few repeats, the first model
@@ -121,6 +123,7 @@ pub(crate) fn run(options: &Options) -> TaskResult {
         Ended::Passed => ExitCode::SUCCESS,
         Ended::Failed => ExitCode::FAILURE,
         Ended::Budget => ExitCode::from(BUDGET_ENDED),
+        Ended::Reserved => ExitCode::from(RESERVED),
     })
 }
 
@@ -147,12 +150,13 @@ fn refuse(missing: &[Missing]) -> Option<ExitCode> {
     }
 }
 
-/// How all stages together ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How all stages together ended, the gravest last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Ended {
     Passed,
-    Failed,
+    Reserved,
     Budget,
+    Failed,
 }
 
 /// Runs the stages in order. One that others rest on ends the walk when it fails.
@@ -165,9 +169,12 @@ fn walk(
     let mut ended = Ended::Passed;
     for stage in stages {
         if let Some(record) = context.folder.record(stage.name)?
-            && record.status != Status::Failed
+            && record.status.is_done()
         {
             println!("{:<12} done before", stage.name);
+            if record.status == Status::Reserved {
+                ended = ended.max(Ended::Reserved);
+            }
             continue;
         }
         let left = budget.saturating_sub(begin.elapsed());
@@ -176,7 +183,7 @@ fn walk(
                 "{:<12} left for another run: the budget has ended",
                 stage.name
             );
-            ended = Ended::Budget;
+            ended = ended.max(Ended::Budget);
             break;
         }
         println!("{:<12} {}", stage.name, stage.what);
@@ -187,12 +194,15 @@ fn walk(
             "{:<12} {:?} after {:.0} s {cause}",
             "", record.status, record.seconds
         );
-        if record.status == Status::Failed {
-            ended = Ended::Failed;
-            if stage.others_rest_on_it {
-                println!("nothing else is measured: what follows rests on it");
-                break;
-            }
+        ended = ended.max(match record.status {
+            Status::Passed | Status::Absent => Ended::Passed,
+            Status::Reserved => Ended::Reserved,
+            Status::Unfinished => Ended::Budget,
+            Status::Failed => Ended::Failed,
+        });
+        if record.status == Status::Failed && stage.others_rest_on_it {
+            println!("nothing else is measured: what follows rests on it");
+            break;
         }
     }
     Ok(ended)
@@ -203,8 +213,19 @@ fn measure(stage: &Stage, context: &Context, left: Duration) -> Record {
     let result = (stage.run)(context, left);
     let seconds = begin.elapsed().as_secs_f64();
     let (status, cause, rows) = match result {
-        Ok(rows) => (Status::Passed, None, rows),
+        Ok(measured) => {
+            let (status, cause) = match (measured.unfinished, measured.reservation) {
+                (true, _) => (Status::Unfinished, Some("the budget ended within it")),
+                (false, Some(reservation)) => (Status::Reserved, Some(reservation)),
+                (false, None) => (Status::Passed, None),
+            };
+            (status, cause.map(str::to_owned), measured.rows)
+        }
         Err(stages::StageError::Absent(cause)) => (Status::Absent, Some(cause), Vec::new()),
+        // Its time is what was left of the budget.
+        Err(error @ stages::StageError::Program(ProgramError::TooLong { .. })) => {
+            (Status::Unfinished, Some(error.to_string()), Vec::new())
+        }
         Err(error) => (Status::Failed, Some(error.to_string()), Vec::new()),
     };
     Record {

@@ -116,6 +116,21 @@ impl Programs {
         command.args(args);
         run(&mut command, log, patience)
     }
+
+    /// The same, for a program whose other exit codes say what came of its measurement. Gives back the
+    /// code as well.
+    pub(crate) fn run_accepting<S: AsRef<OsStr>>(
+        &self,
+        name: &str,
+        args: impl IntoIterator<Item = S>,
+        log: &Path,
+        patience: Duration,
+        accepted: &[i32],
+    ) -> Result<(String, i32), ProgramError> {
+        let mut command = self.command(self.path(name).as_os_str());
+        command.args(args);
+        run_to_end(&mut command, log, patience, accepted)
+    }
 }
 
 /// Runs a command to its end, or for as long as `patience` lasts.
@@ -124,6 +139,15 @@ pub(crate) fn run(
     log: &Path,
     patience: Duration,
 ) -> Result<String, ProgramError> {
+    run_to_end(command, log, patience, &[]).map(|(printed, _)| printed)
+}
+
+fn run_to_end(
+    command: &mut Command,
+    log: &Path,
+    patience: Duration,
+    accepted: &[i32],
+) -> Result<(String, i32), ProgramError> {
     let program = Path::new(command.get_program());
     let program = program
         .file_name()
@@ -152,7 +176,10 @@ pub(crate) fn run(
         .map_err(log_error)?;
     std::fs::remove_file(&printed).map_err(log_error)?;
     match status {
-        Some(status) if status.success() => Ok(text),
+        Some(status) if status.success() => Ok((text, 0)),
+        Some(status) if status.code().is_some_and(|code| accepted.contains(&code)) => {
+            Ok((text, status.code().unwrap_or_default()))
+        }
         Some(status) => {
             let whole = std::fs::read_to_string(log).map_err(log_error)?;
             let last = whole.lines().rfind(|line| !line.trim().is_empty());
@@ -226,6 +253,20 @@ mod tests {
             error.contains("exit status: 4") && error.contains("no such device"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn an_accepted_exit_code_comes_back_with_what_was_printed() {
+        let scratch = Scratch::new("accepted");
+        std::fs::create_dir_all(&scratch.0).unwrap();
+        let log = scratch.0.join("stage.log");
+        let end = |accepted: &[i32]| {
+            let mut command = Command::new("sh");
+            command.args(["-c", "echo rows; exit 5"]);
+            run_to_end(&mut command, &log, Duration::from_secs(60), accepted)
+        };
+        assert_eq!(end(&[3, 5]).unwrap(), ("rows\n".to_owned(), 5));
+        assert!(matches!(end(&[3]), Err(ProgramError::Failed { .. })));
     }
 
     #[test]

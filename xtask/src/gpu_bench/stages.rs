@@ -69,7 +69,27 @@ pub(crate) struct Stage {
     /// Whether nothing after it is worth measuring when it fails.
     pub(super) others_rest_on_it: bool,
     /// Does it, within the time left.
-    pub(super) run: fn(&Context, Duration) -> Result<Vec<Row>, StageError>,
+    pub(super) run: fn(&Context, Duration) -> Result<Measured, StageError>,
+}
+
+/// What a stage measured.
+#[derive(Debug)]
+pub(crate) struct Measured {
+    pub(super) rows: Vec<Row>,
+    /// What must be said beside it.
+    pub(super) reservation: Option<&'static str>,
+    /// Whether the budget ended first.
+    pub(super) unfinished: bool,
+}
+
+impl From<Vec<Row>> for Measured {
+    fn from(rows: Vec<Row>) -> Self {
+        Self {
+            rows,
+            reservation: None,
+            unfinished: false,
+        }
+    }
 }
 
 /// All of them.
@@ -127,7 +147,7 @@ impl Context {
     }
 }
 
-fn request(context: &Context, patience: Duration) -> Result<Vec<Row>, StageError> {
+fn request(context: &Context, patience: Duration) -> Result<Measured, StageError> {
     let mut rows = Vec::new();
     let log = context.log("request");
     for model in &context.models {
@@ -165,10 +185,10 @@ fn request(context: &Context, patience: Duration) -> Result<Vec<Row>, StageError
             return Err(StageError::Stopped(status));
         }
     }
-    Ok(rows)
+    Ok(rows.into())
 }
 
-fn correctness(context: &Context, patience: Duration) -> Result<Vec<Row>, StageError> {
+fn correctness(context: &Context, patience: Duration) -> Result<Measured, StageError> {
     let fixtures_error = |source| StageError::Fixtures {
         path: context.fixtures.clone(),
         source,
@@ -200,11 +220,11 @@ fn correctness(context: &Context, patience: Duration) -> Result<Vec<Row>, StageE
         true => Err(fixtures_error(std::io::Error::other(
             "no folder with a golden.json",
         ))),
-        false => Ok(rows),
+        false => Ok(rows.into()),
     }
 }
 
-fn steps(context: &Context, patience: Duration) -> Result<Vec<Row>, StageError> {
+fn steps(context: &Context, patience: Duration) -> Result<Measured, StageError> {
     let (batches, contexts) = match context.smoke {
         true => ("1,16", "192"),
         false => ("1,2,4,8,16,32,64", "192,1024,4096"),
@@ -225,49 +245,76 @@ fn steps(context: &Context, patience: Duration) -> Result<Vec<Row>, StageError> 
         let printed = context.programs.run("speed-decode", args, &log, patience)?;
         rows.extend(Row::parse(&printed));
     }
-    some("speed-decode", rows)
+    some("speed-decode", rows).map(Measured::from)
 }
 
-fn calibrate(context: &Context, patience: Duration) -> Result<Vec<Row>, StageError> {
+fn calibrate(context: &Context, patience: Duration) -> Result<Measured, StageError> {
+    const RESERVATIONS: &[(i32, &str)] = &[(
+        4,
+        "measured; the fitted model does not predict an unseen load within its bounds",
+    )];
+    lab("calibrate", RESERVATIONS, context, patience)
+}
+
+fn matrix(context: &Context, patience: Duration) -> Result<Measured, StageError> {
+    const RESERVATIONS: &[(i32, &str)] = &[
+        (
+            3,
+            "measured, with loads that were not delivered (VOID in matrix/report.html)",
+        ),
+        (
+            5,
+            "measured, with pairs that did not differ (NOT SHOWN in matrix/report.html)",
+        ),
+    ];
+    lab("matrix", RESERVATIONS, context, patience)
+}
+
+/// The exit code of a lab command whose budget ended first.
+const BUDGET_ENDED: i32 = 6;
+/// What a lab command may need, after its budget, to end its server and to write its report.
+const TO_END: Duration = Duration::from_secs(15);
+
+/// A command of serve-bench on servers of the first model, which keeps its own budget.
+fn lab(
+    command: &'static str,
+    reservations: &'static [(i32, &'static str)],
+    context: &Context,
+    patience: Duration,
+) -> Result<Measured, StageError> {
     let Some(model) = context.models.first() else {
-        return Err(StageError::NoRows("calibrate"));
+        return Err(StageError::NoRows(command));
     };
-    let mut args = lab("calibrate", context);
-    args.push("--".into());
-    args.extend(context.server_args(model));
-    let printed = context
-        .programs
-        .run("serve-bench", args, &context.log("calibrate"), patience)?;
-    some("serve-bench calibrate", Row::parse(&printed))
-}
-
-fn matrix(context: &Context, patience: Duration) -> Result<Vec<Row>, StageError> {
-    let Some(model) = context.models.first() else {
-        return Err(StageError::NoRows("matrix"));
-    };
-    let mut args = lab("matrix", context);
-    let minutes = (patience.as_secs() / 60).max(1).to_string();
-    args.extend(["--budget-min".into(), minutes.into()]);
-    args.push("--".into());
-    args.extend(context.server_args(model));
-    let printed = context
-        .programs
-        .run("serve-bench", args, &context.log("matrix"), patience)?;
-    some("serve-bench matrix", Row::parse(&printed))
-}
-
-/// The arguments that both lab commands share.
-fn lab(command: &str, context: &Context) -> Vec<OsString> {
     let mut args: Vec<OsString> = vec![command.into(), "--json".into(), "--out".into()];
     args.push(context.folder.path(command).into());
     args.push("--serve".into());
     args.push(context.programs.path("serve").into());
     args.extend(context.smoke.then(|| "--smoke".into()));
-    args
+    let minutes = patience.saturating_sub(TO_END).as_secs_f64() / 60.0;
+    args.extend(["--budget-min".into(), format!("{minutes:.2}").into()]);
+    args.push("--".into());
+    args.extend(context.server_args(model));
+    let accepted = reservations.iter().map(|(code, _)| *code);
+    let accepted = accepted.chain([BUDGET_ENDED]).collect::<Vec<_>>();
+    let log = context.log(command);
+    let programs = &context.programs;
+    let (printed, code) = programs.run_accepting("serve-bench", args, &log, patience, &accepted)?;
+    let rows = Row::parse(&printed);
+    let unfinished = code == BUDGET_ENDED;
+    let reservation = reservations.iter().find(|(it, _)| *it == code);
+    Ok(Measured {
+        rows: if unfinished {
+            rows
+        } else {
+            some(command, rows)?
+        },
+        reservation: reservation.map(|(_, words)| *words),
+        unfinished,
+    })
 }
 
 /// Writes the peer's script and runs it where Python, torch and transformers are installed.
-fn peer(context: &Context, patience: Duration) -> Result<Vec<Row>, StageError> {
+fn peer(context: &Context, patience: Duration) -> Result<Measured, StageError> {
     const SCRIPT: &str = include_str!("peer_transformers.py");
     let shapes = context
         .models
@@ -316,7 +363,7 @@ fn peer(context: &Context, patience: Duration) -> Result<Vec<Row>, StageError> {
         true => Err(StageError::Absent(
             "no model with random weights was asked for".to_owned(),
         )),
-        false => Ok(rows),
+        false => Ok(rows.into()),
     }
 }
 
@@ -424,6 +471,36 @@ mod tests {
         assert_eq!(context.folder.record("steps").unwrap(), None);
         stand_ins(&scratch.0, "#!/bin/sh\necho 'ok      a'\n");
         assert_eq!(walk(&STAGES, &context, BUDGET).unwrap(), Ended::Passed);
+    }
+
+    #[test]
+    fn what_serve_bench_says_of_its_measurement_is_no_failure() {
+        for (code, status, again) in [
+            (5, Status::Reserved, false),
+            (6, Status::Unfinished, true),
+            (1, Status::Failed, true),
+        ] {
+            let scratch = Scratch::new(&format!("code-{code}"));
+            stand_ins(&scratch.0, "#!/bin/sh\necho 'ok      a'\n");
+            let script = format!(
+                "#!/bin/sh\necho '{{\"name\":\"a\",\"value\":1,\"unit\":\"ms\"}}'\n[ $1 = matrix ] && exit {code}\nexit 0\n"
+            );
+            fs::write(scratch.0.join("serve-bench"), script).unwrap();
+            let context = context(&scratch);
+            let ended = walk(&STAGES, &context, BUDGET).unwrap();
+            let record = context.folder.record("matrix").unwrap().unwrap();
+            assert_eq!(record.status, status);
+            assert_eq!(record.rows.len(), usize::from(code != 1));
+            assert_eq!(record.status.is_done(), !again);
+            let expected = match code {
+                5 => Ended::Reserved,
+                6 => Ended::Budget,
+                _ => Ended::Failed,
+            };
+            assert_eq!(ended, expected);
+            // Nothing but the matrix is measured again, if that.
+            assert_eq!(walk(&STAGES, &context, BUDGET).unwrap(), expected);
+        }
     }
 
     #[test]
