@@ -13,6 +13,8 @@ use crate::{Span, StepId, StepOutcome, StepPlan};
 /// - The token sampled for a request depends on that request alone: not on what else is in the plan,
 ///   how its prompt was cut into segments, which blocks it was given, or whether it was preempted
 ///   and recomputed.
+/// - A request that asks for log-probabilities is given them with each of its tokens, in
+///   [`StepOutcome::logprobs`](crate::StepOutcome::logprobs), and nobody else is.
 /// - A segment may start at position 0 again after a preemption; the tokens sampled before it are
 ///   then part of what is run, and the backend still knows them.
 /// - After an error the next plan runs as if the failed one had not been asked for.

@@ -3,7 +3,7 @@
 //! Each request first runs alone, in one segment for its prompt and one for each further token. Then
 //! the same requests run in every other way that a scheduler may choose, and must give the same
 //! tokens: together, in chunks, in ragged mixes, after preemption, over shared prefix blocks, after
-//! others with the same id. [`check`] runs all of it; [`Driver`] drives a backend by hand.
+//! others with the same id. Some of them are penalised, and some ask for log-probabilities. [`check`] runs all of it; [`Driver`] drives a backend by hand.
 
 mod driver;
 mod scenarios;
@@ -14,7 +14,7 @@ use std::ops::Range;
 
 use thiserror::Error;
 
-use crate::{Backend, BackendError, InvalidLimits, RequestId, StepId, TokenId};
+use crate::{Backend, BackendError, InvalidLimits, RequestId, StepId, TokenId, TokenLogprob};
 
 /// What the suite needs to know of a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +77,17 @@ pub enum Failure {
         expected: Vec<RequestId>,
         /// The outcome's requests.
         found: Vec<RequestId>,
+    },
+    /// The outcome lacks the log-probabilities of a request that asks for them, has those of one that
+    /// does not, or they are not what they are to be.
+    #[error("{request} asks for {asked:?} alternatives, and its log-probabilities are {found:?}")]
+    Logprobs {
+        /// The request.
+        request: RequestId,
+        /// What it asks for.
+        asked: Option<u8>,
+        /// What the outcome has.
+        found: Option<Vec<TokenLogprob>>,
     },
     /// A token depends on something else than its request.
     #[error("{request} at position {position}: {expected} when it runs alone, {found} here")]

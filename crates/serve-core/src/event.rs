@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::{RequestId, Time, TokenId};
+use crate::{RequestId, Time, TokenId, TokenLogprob};
 
 /// Something that happened to one request.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Event {
     /// Whose event this is.
     pub request: RequestId,
@@ -17,7 +17,7 @@ pub struct Event {
 
 /// What happened. Every accepted request gets exactly one terminal event: `Finished`, `Cancelled`
 /// or `Failed`, and nothing after it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum EventKind {
     /// The request left the queue: its first segment was planned.
     Started,
@@ -27,6 +27,9 @@ pub enum EventKind {
         token: TokenId,
         /// Its place in the output, from 0.
         index: u32,
+        /// Its log-probability, then those of the most likely tokens, if the request asks for them
+        /// and the backend gives them.
+        logprobs: Option<Arc<[TokenLogprob]>>,
     },
     /// The generation ended by itself.
     Finished {
@@ -91,4 +94,16 @@ pub struct Usage {
     pub output_tokens: u32,
     /// Times that it gave up its blocks and had to wait again.
     pub preemptions: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_few_ask_for_makes_no_event_larger() {
+        // The cause of a failure and what it used.
+        let failed = size_of::<Arc<str>>() + size_of::<Usage>() + size_of::<usize>();
+        assert!(size_of::<EventKind>() <= failed);
+    }
 }

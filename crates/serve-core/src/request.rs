@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-use crate::{RequestId, Sampling, TenantId, Time, TokenId};
+use crate::{ALTERNATIVES_MAX, RequestId, Sampling, TenantId, Time, TokenId};
 
 /// A priority class: a rank, 0 the highest. Names such as *paid* and *free* belong to the edge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -46,6 +46,7 @@ pub struct Request {
     deadline: Option<Time>,
     start_by: Option<Time>,
     sampling: Sampling,
+    logprobs: Option<u8>,
     stop_tokens: Arc<[TokenId]>,
 }
 
@@ -65,6 +66,14 @@ pub enum InvalidRequest {
         prompt: u64,
         /// Output limit.
         output: u64,
+    },
+    /// More alternatives than are given.
+    #[error(
+        "{asked} alternatives are asked for with each token; 0 to {ALTERNATIVES_MAX} are given"
+    )]
+    Alternatives {
+        /// The number asked for.
+        asked: u8,
     },
 }
 
@@ -106,6 +115,7 @@ impl Request {
             deadline: None,
             start_by: None,
             sampling: Sampling::GREEDY,
+            logprobs: None,
             stop_tokens: Arc::default(),
         })
     }
@@ -145,6 +155,20 @@ impl Request {
     pub fn with_sampling(mut self, sampling: Sampling) -> Self {
         self.sampling = sampling;
         self
+    }
+
+    /// Asks for the log-probability of each token and of so many most likely ones beside it; `None`
+    /// asks for nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidRequest::Alternatives`] for more than [`ALTERNATIVES_MAX`].
+    pub fn with_logprobs(mut self, alternatives: Option<u8>) -> Result<Self, InvalidRequest> {
+        if let Some(asked) = alternatives.filter(|&asked| asked > ALTERNATIVES_MAX) {
+            return Err(InvalidRequest::Alternatives { asked });
+        }
+        self.logprobs = alternatives;
+        Ok(self)
     }
 
     /// Ends the generation when one of these is sampled (end of text, end of turn).
@@ -210,6 +234,11 @@ impl Request {
         &self.sampling
     }
 
+    /// How many alternatives are to be told with each token's log-probability; `None` if neither is.
+    pub fn logprobs(&self) -> Option<u8> {
+        self.logprobs
+    }
+
     /// Tokens that end the generation.
     pub fn stop_tokens(&self) -> &[TokenId] {
         &self.stop_tokens
@@ -234,6 +263,12 @@ mod tests {
             Err(InvalidRequest::TooLong { .. })
         ));
         assert!(request(1, u32::MAX - 1).is_ok());
+        let asking = |alternatives| request(1, 1).unwrap().with_logprobs(alternatives);
+        assert_eq!(
+            asking(Some(21)),
+            Err(InvalidRequest::Alternatives { asked: 21 })
+        );
+        assert_eq!(asking(Some(20)).unwrap().logprobs(), Some(20));
     }
 
     #[test]

@@ -7,7 +7,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::{BlockId, Request, RequestId, Span, StepId, TokenId};
+use crate::{BlockId, Logprobs, Request, RequestId, Span, StepId, TokenId};
 
 /// One step: segments that the device runs together.
 ///
@@ -142,6 +142,8 @@ pub struct StepOutcome {
     pub step: StepId,
     /// One entry for each segment with `sample` set, in the plan's order.
     pub sampled: Vec<Sampled>,
+    /// The log-probabilities of those whose requests ask for them, by their place in `sampled`.
+    pub logprobs: Logprobs,
     /// How long the device took. A mock computes it; a device measures it.
     pub elapsed: Span,
 }
@@ -156,6 +158,7 @@ impl StepOutcome {
     pub fn reset(&mut self, step: StepId) {
         self.step = step;
         self.sampled.clear();
+        self.logprobs.clear();
         self.elapsed = Span::ZERO;
     }
 }

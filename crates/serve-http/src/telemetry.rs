@@ -140,6 +140,7 @@ mod tests {
         let token = |index| EventKind::Token {
             token: TokenId::new(0),
             index,
+            logprobs: None,
         };
         log.saw(&event(14, EventKind::Started));
         log.saw(&event(20, token(0)));

@@ -10,7 +10,9 @@ use serve_core::{
 
 use crate::batch::{Batch, Logits};
 use crate::decoder::Decoder;
-use crate::device::{DeviceError, Draw};
+use crate::device::DeviceError;
+use crate::draws::Draws;
+use crate::penalties::History;
 
 /// A decoder with its cache, driven by plans.
 ///
@@ -21,7 +23,7 @@ pub struct DecoderBackend {
     limits: Limits,
     live: HashMap<RequestId, Live>,
     batch: Batch,
-    draws: Vec<Draw>,
+    draws: Draws,
     sampled: Vec<TokenId>,
 }
 
@@ -29,9 +31,36 @@ pub struct DecoderBackend {
 struct Live {
     /// The prompt, then each sampled token.
     tokens: Vec<u32>,
+    prompt: usize,
     sampling: Sampling,
+    logprobs: Option<u8>,
+    /// Of all tokens, where there are penalties.
+    history: Option<History>,
     /// Counts the plan that last named the request, to find a request named twice.
     seen: u64,
+}
+
+impl Live {
+    /// Goes back to where only the first `known` tokens are known: another one is to be sampled
+    /// after them.
+    fn rewind(&mut self, known: usize) {
+        if known == self.tokens.len() {
+            return;
+        }
+        self.tokens.truncate(known);
+        self.prompt = self.prompt.min(known);
+        if let Some(history) = &mut self.history {
+            let (prompt, outputs) = self.tokens.split_at(self.prompt);
+            history.restart(prompt, outputs);
+        }
+    }
+
+    fn push(&mut self, token: u32) {
+        self.tokens.push(token);
+        if let Some(history) = &mut self.history {
+            history.push(token);
+        }
+    }
 }
 
 impl std::fmt::Debug for DecoderBackend {
@@ -52,7 +81,7 @@ impl DecoderBackend {
             limits,
             live: HashMap::new(),
             batch: Batch::within(&limits),
-            draws: Vec::new(),
+            draws: Draws::new(),
             sampled: Vec::new(),
         }
     }
@@ -113,7 +142,8 @@ impl DecoderBackend {
             // So that no step has to.
             let context = self.limits.context_max as usize;
             let outputs = request.output_tokens_max() as usize;
-            tokens.reserve_exact(outputs.min(context.saturating_sub(tokens.len()) + 1));
+            let outputs = outputs.min(context.saturating_sub(tokens.len()) + 1);
+            tokens.reserve_exact(outputs);
             match self.live.get(&request.id()) {
                 Some(live) if live.tokens != tokens => {
                     return Err(step_error(format!(
@@ -123,12 +153,21 @@ impl DecoderBackend {
                 }
                 Some(_) => {}
                 None => {
+                    let sampling = *request.sampling();
                     let live = Live {
+                        prompt: tokens.len(),
+                        history: History::of(&sampling, &tokens, outputs),
                         tokens,
-                        sampling: *request.sampling(),
+                        sampling,
+                        logprobs: request.logprobs(),
                         seen: u64::MAX,
                     };
+                    let penalised = live.history.is_some();
                     self.live.insert(request.id(), live);
+                    if penalised {
+                        let histories = self.live.values().filter_map(|l| l.history.as_ref());
+                        self.draws.reserve(histories.map(History::capacity).sum());
+                    }
                 }
             }
         }
@@ -200,24 +239,26 @@ impl DecoderBackend {
         let sampling = || plan.segments().iter().filter(|segment| segment.sample);
         for segment in sampling() {
             // `prepare` has found it.
-            if let Some(live) = self.live.get(&segment.request) {
-                self.draws.push(Draw {
-                    sampling: live.sampling,
-                    position: segment.positions.end,
-                });
+            if let Some(live) = self.live.get_mut(&segment.request) {
+                let known = segment.positions.end;
+                live.rewind(known as usize);
+                self.draws
+                    .push(live.sampling, known, live.history.as_ref(), live.logprobs);
             }
         }
         self.sampled.clear();
         if !self.draws.is_empty() {
-            let sampled = self.decoder.sample(&self.draws, &mut self.sampled);
+            let sampled = &mut self.sampled;
+            let sampled = self
+                .decoder
+                .sample(&self.draws, sampled, &mut outcome.logprobs);
             sampled.map_err(lost)?;
         }
         for (segment, &token) in sampling().zip(&self.sampled) {
             let Some(live) = self.live.get_mut(&segment.request) else {
                 continue;
             };
-            live.tokens.truncate(segment.positions.end as usize);
-            live.tokens.push(token.get());
+            live.push(token.get());
             outcome.sampled.push(Sampled {
                 request: segment.request,
                 token,

@@ -2,11 +2,12 @@
 
 use std::fmt;
 
-use serve_core::TokenId;
+use serve_core::{Logprobs, TokenId};
 
 use crate::batch::Batch;
 use crate::config::ModelConfig;
-use crate::device::{DecoderDevice, DeviceError, Draw};
+use crate::device::{DecoderDevice, DeviceError};
+use crate::draws::Draws;
 
 /// A model on a device.
 pub struct Decoder {
@@ -43,13 +44,18 @@ impl Decoder {
     }
 
     /// Appends the token that each draw chooses after its row of [`Batch::logit_rows`] of the batch
-    /// that ran last.
+    /// that ran last, and what draws want to know of log-probabilities, by the draw's place.
     ///
     /// # Errors
     ///
     /// [`DeviceError`] when the device fails.
-    pub fn sample(&mut self, draws: &[Draw], tokens: &mut Vec<TokenId>) -> Result<(), DeviceError> {
-        self.device.sample(draws, tokens)
+    pub fn sample(
+        &mut self,
+        draws: &Draws,
+        tokens: &mut Vec<TokenId>,
+        logprobs: &mut Logprobs,
+    ) -> Result<(), DeviceError> {
+        self.device.sample(draws, tokens, logprobs)
     }
 
     /// Bytes a second that the device reads from its memory at best, where it can tell.

@@ -4,10 +4,11 @@
 //! the walk passes nothing but the batch. What is not here is when a sequence runs and which blocks
 //! it owns: that comes with each batch.
 
-use serve_core::{Sampling, TokenId};
+use serve_core::{Logprobs, TokenId};
 use thiserror::Error;
 
 use crate::batch::Batch;
+use crate::draws::Draws;
 
 /// The device failed at something that cannot fail for reasons of the request.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -24,15 +25,6 @@ impl DeviceError {
             cause: format!("{cause:?}"),
         }
     }
-}
-
-/// How to choose the token after one of the wanted rows.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Draw {
-    /// Temperature, filters and seed.
-    pub sampling: Sampling,
-    /// The position that the token will have.
-    pub position: u32,
 }
 
 /// A decoder's weights, cache and arithmetic.
@@ -78,8 +70,14 @@ pub trait DecoderDevice: Send {
     /// Logits of [`Batch::logit_rows`], in order: final norm and projection onto the vocabulary.
     fn head(&mut self, batch: &Batch) -> Result<(), DeviceError>;
 
-    /// Chooses a token after each wanted row; `draws` has one entry for each. The tokens are appended.
-    fn sample(&mut self, draws: &[Draw], tokens: &mut Vec<TokenId>) -> Result<(), DeviceError>;
+    /// Chooses a token after each wanted row; `draws` has one entry for each. The tokens are appended,
+    /// and what draws want to know of log-probabilities, by the draw's place.
+    fn sample(
+        &mut self,
+        draws: &Draws,
+        tokens: &mut Vec<TokenId>,
+        logprobs: &mut Logprobs,
+    ) -> Result<(), DeviceError>;
 
     /// Appends the logits that [`head`](Self::head) left, row by row. For checks.
     fn logits(&mut self, out: &mut Vec<f32>) -> Result<(), DeviceError>;

@@ -27,6 +27,8 @@ pub struct GenerationConfig {
     pub top_p: Option<f32>,
     /// Their least relative probability.
     pub min_p: Option<f32>,
+    /// Their penalty of tokens that were there before; it holds for greedy decoding, too.
+    pub repetition_penalty: Option<f32>,
     /// Settings of the file that would change what is generated and that are not applied.
     pub ignored: Vec<String>,
 }
@@ -46,8 +48,7 @@ const FILE: &str = "generation_config.json";
 const MODEL_FILE: &str = "config.json";
 
 /// Settings of transformers that change the result, each with the value that changes nothing.
-const NEUTRAL: [(&str, f64); 6] = [
-    ("repetition_penalty", 1.0),
+const NEUTRAL: [(&str, f64); 5] = [
     ("typical_p", 1.0),
     ("no_repeat_ngram_size", 0.0),
     ("epsilon_cutoff", 0.0),
@@ -99,6 +100,7 @@ impl GenerationConfig {
             top_k: fields.count("top_k")?,
             top_p: fields.number("top_p")?,
             min_p: fields.number("min_p")?,
+            repetition_penalty: fields.number("repetition_penalty")?,
             ignored: fields.ignored(),
         };
         // Out of range is an error at start, not at the first request.
@@ -115,12 +117,16 @@ impl GenerationConfig {
         if self.do_sample {
             self.sampled()
         } else {
-            Ok(Sampling::GREEDY)
+            self.penalised()
         }
     }
 
+    fn penalised(&self) -> Result<Sampling, InvalidSampling> {
+        Sampling::GREEDY.with_repetition_penalty(self.repetition_penalty.unwrap_or(1.0))
+    }
+
     fn sampled(&self) -> Result<Sampling, InvalidSampling> {
-        Sampling::GREEDY
+        self.penalised()?
             .with_temperature(self.temperature.unwrap_or(1.0))?
             .with_top_k(self.top_k)
             .with_top_p(self.top_p.unwrap_or(1.0))?
@@ -230,8 +236,15 @@ mod tests {
 
     #[test]
     fn a_model_whose_makers_do_not_sample_is_greedy() {
-        let greedy = merged(r#"{"temperature": 0.6}"#, "{}", None);
-        assert!(greedy.sampling().unwrap().is_greedy());
+        let greedy = merged(
+            r#"{"temperature": 0.6, "repetition_penalty": 1.1}"#,
+            "{}",
+            None,
+        );
+        let greedy = greedy.sampling().unwrap();
+        assert!(greedy.is_greedy());
+        // As in transformers, where a penalty does not need sampling.
+        assert_eq!(greedy.repetition_penalty(), 1.1);
         let sampled = merged(
             r#"{"do_sample": true, "temperature": 0.7, "top_p": 0.8, "top_k": 20}"#,
             "{}",
@@ -247,13 +260,13 @@ mod tests {
     #[test]
     fn what_is_not_applied_is_said() {
         let config = merged(
-            r#"{"repetition_penalty": 1.1, "typical_p": 1.0, "num_beams": 4}"#,
+            r#"{"no_repeat_ngram_size": 3, "typical_p": 1.0, "num_beams": 4}"#,
             "{}",
             None,
         );
         assert_eq!(
             config.ignored,
-            ["repetition_penalty = 1.1", "num_beams = 4"]
+            ["no_repeat_ngram_size = 3", "num_beams = 4"]
         );
     }
 
@@ -270,6 +283,10 @@ mod tests {
         assert_eq!(
             message(r#"{"do_sample": "yes"}"#),
             "generation_config.json: do_sample must be true or false, not \"yes\""
+        );
+        assert_eq!(
+            message(r#"{"repetition_penalty": 0}"#),
+            "generation_config.json: repetition_penalty must be a finite number above 0, not 0"
         );
         assert_eq!(
             message(r#"{"top_p": 1.5}"#),

@@ -7,11 +7,12 @@ mod attention;
 use std::fmt;
 use std::num::NonZeroUsize;
 
-use serve_core::TokenId;
+use serve_core::{Logprobs, TokenId};
 
 use crate::batch::Batch;
 use crate::config::ModelConfig;
-use crate::device::{DecoderDevice, DeviceError, Draw};
+use crate::device::{DecoderDevice, DeviceError};
+use crate::draws::Draws;
 use crate::kernels::{
     Elements, Instructions, Kernel, Lanes, Matrix, Packed, Quantization, ReadSpeed, Team,
 };
@@ -283,13 +284,15 @@ impl DecoderDevice for HostDevice {
         Ok(())
     }
 
-    fn sample(&mut self, draws: &[Draw], tokens: &mut Vec<TokenId>) -> Result<(), DeviceError> {
+    fn sample(
+        &mut self,
+        draws: &Draws,
+        tokens: &mut Vec<TokenId>,
+        logprobs: &mut Logprobs,
+    ) -> Result<(), DeviceError> {
         let rows = self.buffers.logits.chunks_exact(self.shape.vocabulary);
         let rows = rows.take(self.buffers.wanted);
-        for (draw, row) in draws.iter().zip(rows) {
-            let token = self.sampler.sample(row, &draw.sampling, draw.position);
-            tokens.push(token);
-        }
+        self.sampler.sample_all(rows, draws, tokens, logprobs);
         Ok(())
     }
 

@@ -1,17 +1,23 @@
 //! Chooses a token from logits.
 //!
-//! Temperature, then top-k, then top-p, then min-p, in the order of transformers: each filter sees
+//! Penalties, if there are any; then temperature, then top-k, then top-p, then min-p, in the order of transformers: each filter sees
 //! the distribution that the one before it left, renormalised. The draw inverts the cumulative
 //! distribution in the order of token ids at one number that is a pure function of (seed, position),
 //! so neither the batch nor an earlier draw can change it.
 
 use serve_core::rng::{mix2, unit_f64};
-use serve_core::{Sampling, TokenId};
+use serve_core::{Logprobs, Sampling, TokenId};
+
+use crate::draws::Draws;
+use crate::logprobs::logprobs;
+use crate::penalties::{Seen, penalise};
 
 /// Buffers of a sampler; nothing is remembered from one draw to the next.
 #[derive(Clone, Debug, Default)]
 pub struct Sampler {
     kept: Vec<Candidate>,
+    /// A row of logits with penalties.
+    penalised: Vec<f32>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -28,9 +34,47 @@ impl Sampler {
         Self::default()
     }
 
-    /// The token at `position`. O(vocabulary), and O(n log n) in the tokens that top-p has to look
-    /// at. A NaN among the logits counts as the least likely.
-    pub fn sample(&mut self, logits: &[f32], sampling: &Sampling, position: u32) -> TokenId {
+    /// The token at `position`, after a request has `seen` what its penalties count. O(vocabulary),
+    /// and O(n log n) in the tokens that top-p has to look at. A NaN among the logits counts as the
+    /// least likely.
+    pub fn sample(
+        &mut self,
+        logits: &[f32],
+        sampling: &Sampling,
+        position: u32,
+        seen: &[Seen],
+    ) -> TokenId {
+        if !sampling.penalises() {
+            return self.choose(logits, sampling, position);
+        }
+        let mut row = std::mem::take(&mut self.penalised);
+        row.clear();
+        row.extend_from_slice(logits);
+        penalise(&mut row, sampling, seen);
+        let token = self.choose(&row, sampling, position);
+        self.penalised = row;
+        token
+    }
+
+    /// The token of each draw, from the row of logits at its place, and the log-probabilities that
+    /// draws want.
+    pub(crate) fn sample_all<'a>(
+        &mut self,
+        rows: impl Iterator<Item = &'a [f32]>,
+        draws: &Draws,
+        tokens: &mut Vec<TokenId>,
+        told: &mut Logprobs,
+    ) {
+        for (index, (row, draw)) in rows.zip(draws.iter()).enumerate() {
+            let token = self.sample(row, &draw.sampling, draw.position, draws.seen(draw));
+            tokens.push(token);
+            if let Some(alternatives) = draw.logprobs {
+                told.push(index, logprobs(row, token, alternatives));
+            }
+        }
+    }
+
+    fn choose(&mut self, logits: &[f32], sampling: &Sampling, position: u32) -> TokenId {
         let best = argmax(logits);
         if sampling.is_greedy() {
             return TokenId::new(best);
@@ -135,6 +179,7 @@ fn argmax(logits: &[f32]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::penalties::History;
     use proptest::prelude::*;
     use std::num::NonZeroU32;
 
@@ -147,7 +192,7 @@ mod tests {
         let mut sampler = Sampler::new();
         let mut counts = vec![0; logits.len()];
         for position in 0..draws {
-            let token = sampler.sample(logits, sampling, position);
+            let token = sampler.sample(logits, sampling, position, &[]);
             counts[token.get() as usize] += 1;
         }
         counts
@@ -179,9 +224,9 @@ mod tests {
 
     #[test]
     fn greedy_takes_the_lowest_id_of_equals() {
-        let token = Sampler::new().sample(&LOGITS, &Sampling::GREEDY, 3);
+        let token = Sampler::new().sample(&LOGITS, &Sampling::GREEDY, 3, &[]);
         assert_eq!(token.get(), 1);
-        let token = Sampler::new().sample(&[f32::NAN, 1.0], &Sampling::GREEDY, 3);
+        let token = Sampler::new().sample(&[f32::NAN, 1.0], &Sampling::GREEDY, 3, &[]);
         assert_eq!(token.get(), 1);
     }
 
@@ -238,6 +283,27 @@ mod tests {
         assert!(counts[2_400..2_500].iter().any(|&n| n > 0));
     }
 
+    /// Repetition, presence and frequency, often none.
+    fn penalties() -> impl Strategy<Value = (f32, f32, f32)> {
+        let repetition = prop_oneof![Just(1.0_f32), 0.5_f32..2.0];
+        let other = || prop_oneof![Just(0.0_f32), -2.0_f32..=2.0];
+        (repetition, other(), other())
+    }
+
+    #[test]
+    fn a_penalty_of_a_greedy_request_counts_as_well() {
+        let sampling = Sampling::GREEDY.with_presence_penalty(0.6).unwrap();
+        let mut history = History::of(&sampling, &[5], 2).unwrap();
+        let mut sampler = Sampler::new();
+        let mut next = |history: &mut History| {
+            let token = sampler.sample(&LOGITS, &sampling, 0, history.seen());
+            history.push(token.get());
+            token.get()
+        };
+        // The prompt's token is not penalised; that of the output is, once.
+        assert_eq!([(); 4].map(|()| next(&mut history)), [1, 5, 3, 1]);
+    }
+
     proptest! {
         #[test]
         fn the_choice_is_a_pure_function_and_never_leaves_the_filters(
@@ -246,6 +312,8 @@ mod tests {
             top_k in 0_u32..12,
             top_p in 0.05_f32..=1.0,
             min_p in 0.0_f32..0.9,
+            outputs in prop::collection::vec(0_u32..200, 0..9),
+            (repetition, presence, frequency) in penalties(),
             seed: u64,
             position: u32,
         ) {
@@ -254,10 +322,22 @@ mod tests {
                 .with_top_p(top_p).unwrap()
                 .with_min_p(min_p).unwrap()
                 .with_seed(seed);
-            let token = Sampler::new().sample(&logits, &sampling, position);
+            let penalised = sampling
+                .with_repetition_penalty(repetition).unwrap()
+                .with_presence_penalty(presence).unwrap()
+                .with_frequency_penalty(frequency).unwrap();
+            let history = History::of(&penalised, &[1], outputs.len());
+            let mut history = history.into_iter().collect::<Vec<_>>();
+            history.iter_mut().for_each(|h| outputs.iter().for_each(|&token| h.push(token)));
+            let seen = history.first().map_or(&[][..], History::seen);
+            let token = Sampler::new().sample(&logits, &penalised, position, seen);
             let mut used = Sampler::new();
-            used.sample(&[1.0, 2.0, 3.0], &sampling, position ^ 1);
-            prop_assert_eq!(token, used.sample(&logits, &sampling, position));
+            used.sample(&[1.0, 2.0, 3.0], &penalised, position ^ 1, seen);
+            prop_assert_eq!(token, used.sample(&logits, &penalised, position, seen));
+            // A penalty is a change of the logits and nothing else; one that changes nothing is none.
+            let mut logits = logits;
+            penalise(&mut logits, &penalised, seen);
+            prop_assert_eq!(token, Sampler::new().sample(&logits, &sampling, position, &[]));
             let chosen = logits[token.get() as usize];
             let better = logits.iter().filter(|&&x| x > chosen).count();
             prop_assert!(top_k == 0 || better < top_k as usize);

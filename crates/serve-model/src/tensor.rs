@@ -9,11 +9,12 @@ mod operations;
 use std::fmt;
 
 use burn::tensor::{Device, IndexingUpdateOp, Tensor, TensorData};
-use serve_core::{Limits, TokenId};
+use serve_core::{Limits, Logprobs, TokenId};
 
 use crate::batch::Batch;
 use crate::config::ModelConfig;
-use crate::device::{DecoderDevice, DeviceError, Draw};
+use crate::device::{DecoderDevice, DeviceError};
+use crate::draws::Draws;
 use crate::kernels::Elements;
 use crate::layout::{Buckets, Layout};
 use crate::rope::RopeTable;
@@ -222,11 +223,14 @@ impl DecoderDevice for TensorDevice {
         Ok(())
     }
 
-    fn sample(&mut self, draws: &[Draw], tokens: &mut Vec<TokenId>) -> Result<(), DeviceError> {
+    fn sample(
+        &mut self,
+        draws: &Draws,
+        tokens: &mut Vec<TokenId>,
+        logprobs: &mut Logprobs,
+    ) -> Result<(), DeviceError> {
         let rows = self.logits.chunks_exact(self.config.vocab_size);
-        for (row, draw) in rows.zip(draws) {
-            tokens.push(self.sampler.sample(row, &draw.sampling, draw.position));
-        }
+        self.sampler.sample_all(rows, draws, tokens, logprobs);
         Ok(())
     }
 

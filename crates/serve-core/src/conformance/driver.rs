@@ -7,7 +7,7 @@ use super::Failure;
 use crate::rng::Rng;
 use crate::{
     Backend, BlockId, Limits, Request, RequestId, Sampled, Span, StepId, StepOutcome, StepPlan,
-    TokenId,
+    TokenId, TokenLogprob,
 };
 
 /// One segment to run: the next `tokens` positions of a request.
@@ -38,6 +38,7 @@ pub struct Driver<B> {
 
 #[derive(Debug)]
 struct Live {
+    asked: Option<u8>,
     prompt: u32,
     tokens: Vec<TokenId>,
     table: Vec<BlockId>,
@@ -81,6 +82,7 @@ impl<B: Backend> Driver<B> {
     /// Announces a request in the next step.
     pub fn start(&mut self, request: Request) {
         let live = Live {
+            asked: request.logprobs(),
             prompt: request.prompt_tokens(),
             tokens: request.prompt().to_vec(),
             table: Vec::new(),
@@ -244,6 +246,18 @@ impl<B: Backend> Driver<B> {
                 found,
             });
         }
+        for (index, sampled) in self.outcome.sampled.iter().enumerate() {
+            let live = self.live.get(&sampled.request);
+            let asked = live.and_then(|live| live.asked);
+            let found = self.outcome.logprobs.of(index);
+            if !is_told(sampled.token, asked, found) {
+                return Err(Failure::Logprobs {
+                    request: sampled.request,
+                    asked,
+                    found: found.map(<[_]>::to_vec),
+                });
+            }
+        }
         if self.backend.limits() != self.limits {
             return Err(Failure::LimitsChanged(step));
         }
@@ -260,4 +274,26 @@ impl<B: Backend> Driver<B> {
             }
         }
     }
+}
+
+/// Whether these are the log-probabilities of a token: its own first, then as many as were asked for
+/// or as there are, the most likely first, and no other token more likely than the first of them.
+fn is_told(token: TokenId, asked: Option<u8>, found: Option<&[TokenLogprob]>) -> bool {
+    let (asked, found) = match (asked, found) {
+        (None, found) => return found.is_none(),
+        (Some(asked), found) => (usize::from(asked), found.unwrap_or_default()),
+    };
+    let Some((own, most_likely)) = found.split_first() else {
+        return false;
+    };
+    let in_order = |pair: &[TokenLogprob]| pair[0].logprob >= pair[1].logprob;
+    let among = most_likely.iter().find(|entry| entry.token == token);
+    let best = most_likely.first();
+    own.token == token
+        && found.iter().all(|entry| entry.logprob <= 0.0)
+        && most_likely.len() <= asked
+        && (asked == 0 || !most_likely.is_empty())
+        && most_likely.windows(2).all(in_order)
+        && best.is_none_or(|best| best.logprob >= own.logprob)
+        && among.is_none_or(|entry| entry == own)
 }

@@ -5,7 +5,9 @@ use std::num::NonZeroU32;
 
 use super::{Driver, Failure, Run, Suite};
 use crate::rng::Rng;
-use crate::{Backend, Limits, Request, RequestId, Sampled, Sampling, Time, TokenId};
+use crate::{
+    Backend, InvalidSampling, Limits, Request, RequestId, Sampled, Sampling, Time, TokenId,
+};
 
 /// Tokens that each request generates.
 const OUTPUTS: u32 = 6;
@@ -302,7 +304,8 @@ fn plan<B: Backend>(
     runs
 }
 
-/// Prompts of one token and around block boundaries; greedy and seeded sampling.
+/// Prompts of one token and around block boundaries; greedy and seeded sampling, with penalties and
+/// without. Every other one asks for log-probabilities.
 fn requests(limits: &Limits, suite: Suite) -> Result<Vec<Request>, Failure> {
     let block = limits.block_size;
     let lengths = [1, 2 * block + 3, block, 5, block + 1, 3 * block];
@@ -325,18 +328,32 @@ fn requests(limits: &Limits, suite: Suite) -> Result<Vec<Request>, Failure> {
     }
     let mut rng = Rng::new(suite.seed);
     let vocabulary = u64::from(suite.vocabulary.max(1));
+    let sampled = Sampling::GREEDY
+        .with_temperature(1.0)
+        .unwrap_or_default()
+        .with_top_k(NonZeroU32::new(50))
+        .with_seed(suite.seed);
+    let penalised = |sampling: Sampling| -> Result<Sampling, InvalidSampling> {
+        let sampling = sampling.with_presence_penalty(0.7)?;
+        sampling
+            .with_frequency_penalty(0.4)?
+            .with_repetition_penalty(1.3)
+    };
+    let penalised = |sampling| penalised(sampling).unwrap_or_default();
     let sampling = [
         Sampling::GREEDY,
-        Sampling::GREEDY
-            .with_temperature(1.0)
-            .unwrap_or_default()
-            .with_top_k(NonZeroU32::new(50))
-            .with_seed(suite.seed),
+        sampled,
+        penalised(Sampling::GREEDY),
+        penalised(sampled),
     ];
     let request = |(index, &length): (usize, &u32)| {
         let token = |_| TokenId::new(rng.below(vocabulary) as u32);
         let prompt = (0..length).map(token).collect();
-        build(id(index as u64 + 1), prompt, sampling[index % 2])
+        let sampling = sampling[index % sampling.len()];
+        let request = build(id(index as u64 + 1), prompt, sampling)?;
+        let alternatives = (index % 2 == 0).then_some(index as u8);
+        let asking = request.clone().with_logprobs(alternatives);
+        Ok(asking.unwrap_or(request))
     };
     lengths.iter().enumerate().map(request).collect()
 }
@@ -459,6 +476,29 @@ mod tests {
         let message = failure_of(|_, outcome| outcome.step = crate::StepId::new(0));
         assert!(
             message.contains("the outcome of step 1 names step 0"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn log_probabilities_that_are_wrong_are_found() {
+        let message = failure_of(|_, outcome| outcome.logprobs.clear());
+        assert!(
+            message.contains("asks for Some(0) alternatives"),
+            "{message}"
+        );
+        let message = failure_of(|_, outcome| {
+            let own = |sampled: &Sampled| crate::TokenLogprob {
+                token: sampled.token,
+                logprob: -0.5,
+            };
+            outcome.logprobs.clear();
+            for (index, sampled) in outcome.sampled.iter().enumerate() {
+                outcome.logprobs.push(index, [own(sampled)]);
+            }
+        });
+        assert!(
+            message.contains("r2 asks for None alternatives"),
             "{message}"
         );
     }

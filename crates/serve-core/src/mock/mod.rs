@@ -10,9 +10,12 @@ mod faults;
 pub use cost::{CostModel, InvalidCostModel, StepLoad};
 pub use faults::{Fault, Faults};
 
+use std::collections::BTreeMap;
+
 use crate::rng::mix2;
 use crate::{
-    Backend, BackendError, Limits, RequestId, Sampled, Span, StepId, StepOutcome, StepPlan, TokenId,
+    Backend, BackendError, Limits, RequestId, Sampled, Span, StepId, StepOutcome, StepPlan,
+    TokenId, TokenLogprob,
 };
 
 /// Settings of a [`Mock`].
@@ -81,15 +84,23 @@ impl MockConfig {
 
 /// The mock device. Tokens are a pure function of (seed, request, position), so batching, chunking
 /// and preemption cannot change them; faults are a pure function of (seed, step).
+///
+/// There are no logits, so sampling parameters change nothing. Each token is certain: who asks for
+/// log-probabilities is told 0 for it, and of alternatives the token itself.
 #[derive(Clone, Debug)]
 pub struct Mock {
     config: MockConfig,
+    /// Live requests that ask for log-probabilities, and for how many alternatives.
+    asking: BTreeMap<RequestId, u8>,
 }
 
 impl Mock {
     /// A device with the given settings.
     pub fn new(config: MockConfig) -> Self {
-        Self { config }
+        Self {
+            config,
+            asking: BTreeMap::new(),
+        }
     }
 
     /// The settings.
@@ -102,6 +113,21 @@ impl Mock {
         let bits = mix2(mix2(self.config.seed, request.get()), u64::from(position));
         let scaled = (u128::from(bits) * u128::from(self.config.vocabulary.max(1))) >> 64;
         TokenId::new(scaled as u32)
+    }
+}
+
+impl Mock {
+    fn tell_logprobs(&self, outcome: &mut StepOutcome) {
+        for (index, sampled) in outcome.sampled.iter().enumerate() {
+            if let Some(&alternatives) = self.asking.get(&sampled.request) {
+                let certain = TokenLogprob {
+                    token: sampled.token,
+                    logprob: 0.0,
+                };
+                let entries = std::iter::repeat_n(certain, 1 + usize::from(alternatives > 0));
+                outcome.logprobs.push(index, entries);
+            }
+        }
     }
 }
 
@@ -119,6 +145,11 @@ impl Backend for Mock {
     fn execute(&mut self, plan: &StepPlan, outcome: &mut StepOutcome) -> Result<(), BackendError> {
         outcome.reset(plan.step());
         outcome.elapsed = self.config.cost.step(&StepLoad::of(plan));
+        let asking = plan.starts().iter().filter_map(|request| {
+            let alternatives = request.logprobs()?;
+            Some((request.id(), alternatives))
+        });
+        self.asking.extend(asking);
         match self.config.faults.at(self.config.seed, plan.step()) {
             Some(Fault::Stall(extra)) => outcome.elapsed += extra,
             Some(Fault::Error) => {
@@ -133,6 +164,12 @@ impl Backend for Mock {
             request: segment.request,
             token: self.token(segment.request, segment.positions.end),
         }));
+        if !self.asking.is_empty() {
+            self.tell_logprobs(outcome);
+            for request in plan.releases() {
+                self.asking.remove(request);
+            }
+        }
         Ok(())
     }
 

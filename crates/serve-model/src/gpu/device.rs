@@ -12,7 +12,7 @@ use burn_std::id::StreamId;
 use cubecl::bytes::Bytes;
 use cubecl::std::throughput::measure_peak_throughput;
 use cubecl::throughput::{MemoryAccess, ThroughputKey, ThroughputMode};
-use serve_core::{Limits, TokenId};
+use serve_core::{Limits, Logprobs, TokenId};
 
 use super::Gpu;
 use super::graph::{Graph, record};
@@ -20,8 +20,9 @@ use super::kernels::{Buffer, Cache, DRAW_NUMBERS, KernelShape, Kernels};
 use super::memory::{Buffers, Matrix, Memory, Room, decode, element};
 use crate::batch::{Batch, Logits};
 use crate::config::ModelConfig;
-use crate::device::{DecoderDevice, DeviceError, Draw};
+use crate::device::{DecoderDevice, DeviceError};
 use crate::devices::Precision;
+use crate::draws::{Draw, Draws};
 use crate::layout::{Bucket, Buckets, Layout, WINDOW_MIN};
 use crate::rope::RopeTable;
 use crate::sampler::Sampler;
@@ -298,7 +299,20 @@ impl GpuDevice {
         }
     }
 
-    fn choose(&mut self, draws: &[Draw], tokens: &mut Vec<TokenId>) -> Result<(), DeviceError> {
+    fn choose(
+        &mut self,
+        draws: &Draws,
+        tokens: &mut Vec<TokenId>,
+        logprobs: &mut Logprobs,
+    ) -> Result<(), DeviceError> {
+        let on_host = |draw: &Draw| draw.logprobs.is_some() || draw.sampling.penalises();
+        if draws.iter().any(on_host) {
+            let mut logits = Vec::new();
+            self.read_logits(&mut logits)?;
+            let rows = logits.chunks_exact(self.kernels.shape.vocabulary);
+            Sampler::new().sample_all(rows, draws, tokens, logprobs);
+            return Ok(());
+        }
         let buffers = &self.buffers;
         if draws.iter().any(|draw| !draw.sampling.is_greedy()) {
             let how: Vec<f32> = draws.iter().flat_map(numbers).collect();
@@ -388,12 +402,17 @@ impl DecoderDevice for GpuDevice {
         stream.executes(|| self.launch_head())
     }
 
-    fn sample(&mut self, draws: &[Draw], tokens: &mut Vec<TokenId>) -> Result<(), DeviceError> {
+    fn sample(
+        &mut self,
+        draws: &Draws,
+        tokens: &mut Vec<TokenId>,
+        logprobs: &mut Logprobs,
+    ) -> Result<(), DeviceError> {
         if draws.is_empty() {
             return Ok(());
         }
         let stream = self.stream;
-        stream.executes(|| self.choose(draws, tokens))
+        stream.executes(|| self.choose(draws, tokens, logprobs))
     }
 
     fn logits(&mut self, out: &mut Vec<f32>) -> Result<(), DeviceError> {

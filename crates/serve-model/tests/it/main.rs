@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod allocation;
+mod asked;
 mod commands;
 mod conformance;
 mod damaged;

@@ -2,12 +2,19 @@
 
 use std::sync::Arc;
 
-use serve_core::{EventKind, FinishReason, StepId, StepOutcome, Time, TokenId};
+use serve_core::{EventKind, FinishReason, StepId, StepOutcome, Time, TokenId, TokenLogprob};
 
 use super::live::Stage;
 use super::{End, FlightSegment, Scheduler, TokenEvents};
 use crate::journal::Decision;
 use crate::order::Served;
+
+/// A token that the backend chose, and what it has to say of it to those who ask.
+#[derive(Clone, Copy)]
+struct Chosen<'a> {
+    token: TokenId,
+    logprobs: Option<&'a [TokenLogprob]>,
+}
 
 impl Scheduler {
     /// Books the outcome of the step in flight. The outcome of any other step is ignored.
@@ -23,17 +30,20 @@ impl Scheduler {
         let segments = std::mem::take(&mut self.flight.segments);
         let finished_before = self.counters.finished;
         let (mut prefill_tokens, mut output_tokens) = (0, 0);
-        let mut sampled = outcome.sampled.iter().peekable();
+        let mut sampled = outcome.sampled.iter().enumerate().peekable();
         for segment in &segments {
             let tokens = segment.end - segment.start;
             prefill_tokens += if tokens > 1 { tokens } else { 0 };
             let id = self.live[segment.slot].id;
             let token = match segment.sample {
-                true => sampled.next_if(|sampled| sampled.request == id),
+                true => sampled.next_if(|(_, sampled)| sampled.request == id),
                 false => None,
             };
             output_tokens += u32::from(token.is_some());
-            let token = token.map(|sampled| sampled.token);
+            let token = token.map(|(index, sampled)| Chosen {
+                token: sampled.token,
+                logprobs: outcome.logprobs.of(index),
+            });
             self.complete_segment(now, *segment, token);
         }
         self.counters.prefill_tokens += u64::from(prefill_tokens);
@@ -105,7 +115,7 @@ impl Scheduler {
         self.releases.append(&mut self.flight.releases);
     }
 
-    fn complete_segment(&mut self, now: Time, segment: FlightSegment, token: Option<TokenId>) {
+    fn complete_segment(&mut self, now: Time, segment: FlightSegment, token: Option<Chosen<'_>>) {
         let slot = segment.slot;
         let live = &mut self.live[slot];
         live.in_flight = false;
@@ -129,7 +139,8 @@ impl Scheduler {
         }
     }
 
-    fn take_token(&mut self, now: Time, slot: usize, token: TokenId) {
+    fn take_token(&mut self, now: Time, slot: usize, chosen: Chosen<'_>) {
+        let Chosen { token, logprobs } = chosen;
         let live = &mut self.live[slot];
         if live.stops && live.request.stop_tokens().contains(&token) {
             return self.end(now, slot, End::Finished(FinishReason::Stop));
@@ -139,7 +150,13 @@ impl Scheduler {
         live.prefixes.push(token, self.limits.block_size);
         let is_last = live.output_left() == 0;
         if index == 0 || self.token_events == TokenEvents::All {
-            self.emit(now, id, EventKind::Token { token, index });
+            let logprobs = logprobs.map(Arc::from);
+            let kind = EventKind::Token {
+                token,
+                index,
+                logprobs,
+            };
+            self.emit(now, id, kind);
         }
         if is_last {
             self.end(now, slot, End::Finished(FinishReason::Length));

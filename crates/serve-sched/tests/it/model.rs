@@ -289,7 +289,9 @@ impl World {
             .with_class(Class::new(class))
             .with_tenant(TenantId::new(tenant))
             .with_deadline(deadline)
-            .with_stop_tokens(stop_tokens);
+            .with_stop_tokens(stop_tokens)
+            .with_logprobs((number % 3 == 0).then_some((number % 4) as u8))
+            .unwrap();
         let request = Arc::new(request);
         let fits = request.positions_max() <= self.setup.limits.context_max
             && self.setup.limits.blocks_for(request.positions_max())
@@ -528,8 +530,17 @@ impl World {
                 EventKind::Started => {
                     assert!(!std::mem::replace(&mut known.started, true));
                 }
-                EventKind::Token { token, index } => {
+                EventKind::Token {
+                    token,
+                    index,
+                    logprobs,
+                } => {
                     assert!(known.started);
+                    // The mock's tokens are certain; nobody is told who does not ask.
+                    let told =
+                        logprobs.map(|told| told.iter().map(|t| t.token).collect::<Vec<_>>());
+                    let asked = known.request.logprobs();
+                    assert_eq!(told, asked.map(|n| vec![token; 1 + usize::from(n > 0)]));
                     assert_eq!(index as usize, known.outputs.len());
                     let position = known.request.prompt_tokens() + index;
                     assert_eq!(token, self.mock.token(request, position));

@@ -271,7 +271,7 @@ fn draws_are_those_of_the_host() {
                 .with_min_p(min_p)
                 .unwrap();
             let sampling = sampling.with_seed(9);
-            let token = sampler.sample(&row, &sampling, index as u32);
+            let token = sampler.sample(&row, &sampling, index as u32, &[]);
             expected.push(token.get());
             let random = Sampler::random(&sampling, index as u32) as f32;
             how.extend([temperature, top_k as f32, top_p, min_p, random]);
