@@ -68,26 +68,20 @@ impl<B: Backend> Engine<B> {
             };
         }
         let step = self.plan.step();
-        match self.backend.execute(&self.plan, &mut self.outcome) {
-            Ok(()) => {
-                let elapsed = self.outcome.elapsed;
-                let until = now + elapsed;
-                self.scheduler.complete(until, &self.outcome);
-                Progress::Ran {
-                    step,
-                    until,
-                    elapsed,
-                    segments: self.plan.segments().len() as u32,
-                    tokens: self.plan.tokens(),
-                }
-            }
-            Err(error) => {
-                match &error {
-                    BackendError::Step { cause } => self.scheduler.fail(now, step, cause),
-                    BackendError::Lost { cause } => self.scheduler.fail_all(now, cause),
-                }
-                Progress::Failed { step, error }
-            }
+        let ran = self.backend.execute(&self.plan, &mut self.outcome);
+        let elapsed = ran.as_ref().map_or(Span::ZERO, |()| self.outcome.elapsed);
+        let until = now + elapsed;
+        let ended = ran.as_ref().map(|()| &self.outcome);
+        self.scheduler.book(until, step, ended);
+        match ran {
+            Ok(()) => Progress::Ran {
+                step,
+                until,
+                elapsed,
+                segments: self.plan.segments().len() as u32,
+                tokens: self.plan.tokens(),
+            },
+            Err(error) => Progress::Failed { step, error },
         }
     }
 }

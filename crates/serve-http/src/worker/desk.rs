@@ -221,11 +221,7 @@ impl Desk {
         let Some(scheduler) = state.sound() else {
             return;
         };
-        match ended {
-            Ok(outcome) => scheduler.complete(now, outcome),
-            Err(BackendError::Step { cause }) => scheduler.fail(now, plan.step(), cause),
-            Err(BackendError::Lost { cause }) => scheduler.fail_all(now, cause),
-        }
+        scheduler.book(now, plan.step(), ended);
     }
 
     /// Moves what has happened to `batch`.

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use serve_core::{EventKind, FinishReason, StepId, StepOutcome, Time, TokenId, TokenLogprob};
+use serve_core::{
+    BackendError, EventKind, FinishReason, StepId, StepOutcome, Time, TokenId, TokenLogprob,
+};
 
 use super::live::Stage;
 use super::{End, FlightSegment, Scheduler, TokenEvents};
@@ -17,6 +19,16 @@ struct Chosen<'a> {
 }
 
 impl Scheduler {
+    /// Books how `step` ended, which a backend has just run: [`complete`](Self::complete),
+    /// [`fail`](Self::fail) or [`fail_all`](Self::fail_all).
+    pub fn book(&mut self, now: Time, step: StepId, ended: Result<&StepOutcome, &BackendError>) {
+        match ended {
+            Ok(outcome) => self.complete(now, outcome),
+            Err(BackendError::Step { cause }) => self.fail(now, step, cause),
+            Err(BackendError::Lost { cause }) => self.fail_all(now, cause),
+        }
+    }
+
     /// Books the outcome of the step in flight. The outcome of any other step is ignored.
     ///
     /// A request for which the backend did not sample the token that it was asked for fails.

@@ -39,9 +39,9 @@ use live::{Live, Prefixes, Stage};
 /// Decides, step by step, what a device runs. Does no I/O, reads no clock: every input carries
 /// `now`, which never goes back (an earlier `now` counts as the latest one).
 ///
-/// - **Inputs**: [`submit`](Self::submit), [`cancel`](Self::cancel), [`complete`](Self::complete),
-///   [`fail`](Self::fail), [`fail_all`](Self::fail_all), [`handle_timeout`](Self::handle_timeout),
-///   [`drain`](Self::drain).
+/// - **Inputs**: [`submit`](Self::submit), [`cancel`](Self::cancel), [`book`](Self::book) (or what it
+///   is made of: [`complete`](Self::complete), [`fail`](Self::fail), [`fail_all`](Self::fail_all)),
+///   [`handle_timeout`](Self::handle_timeout), [`drain`](Self::drain).
 /// - **Outputs**: [`plan_into`](Self::plan_into), [`poll_event`](Self::poll_event),
 ///   [`next_timeout`](Self::next_timeout).
 /// - **Readings**: [`stats`](Self::stats), [`pace`](Self::pace), the journal.

@@ -13,9 +13,7 @@ pub use workload::{Arrivals, ClosedLoop, Input, Poisson, Script, Workload};
 
 use std::sync::Arc;
 
-use serve_core::{
-    Backend, BackendError, Event, EventKind, Request, Span, StepOutcome, StepPlan, Time,
-};
+use serve_core::{Backend, Event, EventKind, Request, Span, StepOutcome, StepPlan, Time};
 
 use crate::scheduler::{Scheduler, Stats, TokenEvents};
 use row::OpenRows;
@@ -89,12 +87,19 @@ impl<B: Backend> Simulation<B> {
         self
     }
 
-    /// Shows every event, each token's included, to `observer`. Nothing is jumped over then.
+    /// Has an event for each token. Nothing is jumped over then.
     #[must_use]
-    pub fn with_observer(mut self, observer: impl FnMut(&Event) + 'static) -> Self {
+    pub fn with_every_token(mut self) -> Self {
         self.scheduler.set_token_events(TokenEvents::All);
-        self.observer = Some(Box::new(observer));
         self
+    }
+
+    /// Shows every event, [each token's](Self::with_every_token) included, to `observer`.
+    #[must_use]
+    pub fn with_observer(self, observer: impl FnMut(&Event) + 'static) -> Self {
+        let mut all = self.with_every_token();
+        all.observer = Some(Box::new(observer));
+        all
     }
 
     /// The scheduler, to set a journal or to read.
@@ -103,7 +108,7 @@ impl<B: Backend> Simulation<B> {
     }
 
     /// Runs until the workload has no more inputs and every request has ended.
-    pub fn run(self, workload: &mut impl Workload) -> Report {
+    pub fn run(mut self, workload: &mut impl Workload) -> Report {
         let mut rows = Vec::new();
         let mut report = self.run_with(workload, |row| rows.push(*row));
         report.rows = rows;
@@ -111,9 +116,10 @@ impl<B: Backend> Simulation<B> {
     }
 
     /// Like [`run`](Self::run), giving each row to `each_row` when its request ends. The report has
-    /// no rows.
+    /// no rows. Another workload may follow, at [`Report::end`] or later; reports count from the start
+    /// of the simulation.
     pub fn run_with(
-        mut self,
+        &mut self,
         workload: &mut impl Workload,
         mut each_row: impl FnMut(&Row),
     ) -> Report {
@@ -144,21 +150,18 @@ impl<B: Backend> Simulation<B> {
 
     /// Executes the plan, gives the inputs that come while it runs, and books its outcome.
     fn run_step(&mut self, workload: &mut impl Workload, each_row: &mut impl FnMut(&Row)) {
-        let step = self.plan.step();
-        match self.backend.execute(&self.plan, &mut self.outcome) {
-            Ok(()) => {
-                let end = self.now + self.outcome.elapsed;
-                self.busy += self.outcome.elapsed;
-                let in_flight = end - Span::from_nanos(1);
-                if in_flight > self.now {
-                    self.give_inputs(workload, in_flight, each_row);
-                }
-                self.now = end;
-                self.scheduler.complete(end, &self.outcome);
+        let ran = self.backend.execute(&self.plan, &mut self.outcome);
+        if ran.is_ok() {
+            let end = self.now + self.outcome.elapsed;
+            self.busy += self.outcome.elapsed;
+            let in_flight = end - Span::from_nanos(1);
+            if in_flight > self.now {
+                self.give_inputs(workload, in_flight, each_row);
             }
-            Err(BackendError::Step { cause }) => self.scheduler.fail(self.now, step, &cause),
-            Err(BackendError::Lost { cause }) => self.scheduler.fail_all(self.now, &cause),
+            self.now = end;
         }
+        let ended = ran.as_ref().map(|()| &self.outcome);
+        self.scheduler.book(self.now, self.plan.step(), ended);
         self.take_events(workload, each_row);
     }
 
@@ -208,6 +211,7 @@ impl<B: Backend> Simulation<B> {
             if let Some(observer) = &mut self.observer {
                 observer(&event);
             }
+            workload.happened(&event);
             // Of tokens, only the first is of interest for a row.
             if matches!(event.kind, EventKind::Token { index, .. } if index > 0) {
                 continue;

@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 use std::iter::Peekable;
 
 use serve_core::rng::Rng;
-use serve_core::{CancelReason, Request, RequestId, Span, Time};
+use serve_core::{CancelReason, Event, Request, RequestId, Span, Time};
 
 use super::Row;
 
@@ -32,6 +32,13 @@ pub trait Workload {
 
     /// The next input and its time.
     fn next_input(&mut self) -> Option<(Time, Input)>;
+
+    /// Something has happened to a request, as a client that counts its tokens wants to know. Of
+    /// tokens, only each request's first is told, unless
+    /// [all are asked for](super::Simulation::with_every_token).
+    fn happened(&mut self, event: &Event) {
+        let _ = event;
+    }
 
     /// A request has ended or was refused, as a closed loop wants to know.
     fn ended(&mut self, row: &Row) {

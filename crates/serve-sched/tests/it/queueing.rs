@@ -85,7 +85,7 @@ fn serve(rho: f64, requests: usize, seed: u64, service: impl Fn(&mut Rng) -> u32
         requests.map(|(id, at)| Request::new(id, at, prompt(service(&mut rng)), 1).unwrap());
     let scheduler = scheduler(device.limits(), serial());
     let (mut rows, mut response, mut service, mut last) = (0, 0.0, 0.0, 0.0_f64);
-    let simulation = Simulation::new(scheduler, device);
+    let mut simulation = Simulation::new(scheduler, device);
     simulation.run_with(&mut Arrivals::new(requests), |row| {
         rows += 1;
         response += row.response_time().as_secs_f64();
