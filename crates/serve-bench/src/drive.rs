@@ -7,6 +7,7 @@
 
 mod attempt;
 mod retries;
+pub(crate) mod row;
 mod timer;
 
 use std::future::Future;
@@ -19,15 +20,20 @@ use tokio::runtime::Handle;
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
+pub(crate) use attempt::note_end;
 pub use attempt::{Attempt, AttemptError, Said};
 pub use timer::Timer;
 
+use crate::manifest::Source;
 use crate::record::{Outcome, Record};
 use crate::workload::{Conversation, HangUp, Planned, Prompt, Workload};
-use retries::Retries;
+pub(crate) use retries::Retries;
 
 /// Sends one request and reads its answer to the end.
 pub trait Transport: Clone + Send + Sync + 'static {
+    /// What its rows say of where they come from.
+    const SOURCE: Source;
+
     /// Makes the attempt and notes on `attempt` what happens when it happens. When the future is
     /// dropped, the request is called off.
     fn send(
@@ -289,23 +295,9 @@ impl<T: Transport> Run<T> {
         client: Option<u32>,
         due: u64,
     ) -> Record {
-        let spec = self.workload.spec();
-        let planned = &conversation.turns[turn];
-        let class = conversation.class.map(|class| &spec.classes[class]);
-        let deadline = class.and_then(|class| class.deadline_ms);
         Record {
-            client,
-            session: conversation.is_session.then_some(conversation.number),
-            turn: conversation.is_session.then_some(turn as u32),
-            prompt_set: Some(conversation.prompt_set.to_string()),
-            tenant: conversation
-                .tenant
-                .map(|tenant| spec.tenants[tenant].name.clone()),
-            class: class.map(|class| class.name.clone()),
-            prompt_tokens_planned: Some(planned.prompt_tokens),
-            output_tokens_max: Some(planned.output_tokens_max),
-            deadline_ns: deadline.map(|deadline| deadline.millis().as_nanos()),
-            ..Record::not_sent(planned.index, due)
+            source: T::SOURCE,
+            ..row::of_turn(self.workload.spec(), conversation, turn, client, due)
         }
     }
 
@@ -348,5 +340,7 @@ impl<T: Transport> Run<T> {
     }
 }
 
+#[cfg(test)]
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;

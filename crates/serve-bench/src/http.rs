@@ -22,6 +22,7 @@ pub use connection::{Dial, Stream};
 pub use target::{Described, Target, TargetError};
 
 use crate::drive::{Attempt, AttemptError, Call, Transport};
+use crate::manifest::Source;
 use crate::spec::{Endpoint, Spec};
 use answer::{Answer, error_of};
 use connection::{Body, Connection, Connections, SendError};
@@ -146,6 +147,8 @@ impl Inner {
 }
 
 impl Transport for HttpClient {
+    const SOURCE: Source = Source::Http;
+
     async fn send(&self, call: &Call<'_>, attempt: &mut Attempt) -> Result<(), AttemptError> {
         let (connection, response) = self.0.exchange(call, attempt).await?;
         let (head, mut body) = response.into_parts();
@@ -201,14 +204,7 @@ fn refusal(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> AttemptError
     let code = code.unwrap_or_else(|| format!("http_{}", status.as_u16()));
     let message = message.unwrap_or_else(|| String::from_utf8_lossy(body).trim().to_owned());
     let message = format!("{status}: {message}");
-    match status {
-        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => AttemptError::Refused {
-            code,
-            message,
-            retry_after: retry_after(headers),
-        },
-        _ => AttemptError::failed(code, message),
-    }
+    AttemptError::of_status(status.as_u16(), code, message, retry_after(headers))
 }
 
 /// `Retry-After` as a number of seconds. A date, which no inference server sends, is left alone.

@@ -21,14 +21,50 @@ pub const FORMAT: &str = "serve-bench manifest";
 /// The version of the format that this program writes, and the only one that it reads.
 pub const VERSION: u32 = 1;
 
-/// Where the rows come from.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+/// Where rows come from, the nearest to a user first.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
-    /// A server was asked.
-    Measured,
-    /// A simulation computed them in virtual time.
+    /// A server was asked over HTTP.
+    #[default]
+    #[serde(alias = "measured")]
+    Http,
+    /// An [engine in this process](crate::engine) was asked, under the real clock.
+    InProcess,
+    /// A [simulation](crate::simulate) computed them in virtual time.
     Simulated,
+}
+
+impl Source {
+    /// What tables and charts call it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::InProcess => "in process",
+            Self::Simulated => "simulated",
+        }
+    }
+
+    /// What has to be said before any number that does not come from a server: one word for it, and
+    /// what follows.
+    pub const fn warning(self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Self::Http => None,
+            Self::InProcess => Some((
+                "IN PROCESS",
+                "the engine was called in this process: no server, no network, no tokenizer",
+            )),
+            Self::Simulated => Some((
+                "SIMULATED",
+                "every number here comes from a simulation in virtual time; nothing was measured",
+            )),
+        }
+    }
+
+    /// Whether a server was asked.
+    pub(crate) fn is_http(&self) -> bool {
+        *self == Self::Http
+    }
 }
 
 /// What was run, layer by layer.
@@ -39,7 +75,7 @@ pub struct Manifest {
     pub format: String,
     /// [`VERSION`].
     pub version: u32,
-    /// Whether a server was measured or a simulation run.
+    /// Whether a server was asked, an engine in this process, or a simulation.
     pub source: Source,
     /// Layer 1: the model.
     pub model: Model,
@@ -71,7 +107,7 @@ pub struct Model {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub struct Runtime {
-    /// The server's address; empty for a simulation.
+    /// The server's address; empty where there is none.
     pub url: String,
     /// The `Server` header, or what else names the program.
     pub server: Option<String>,
@@ -208,7 +244,7 @@ impl Manifest {
         Self {
             format: FORMAT.to_owned(),
             version: VERSION,
-            source: Source::Measured,
+            source: Source::Http,
             model: Model::default(),
             runtime: Runtime::default(),
             hardware: Hardware::default(),
@@ -267,7 +303,7 @@ pub(crate) mod tests {
         Manifest {
             format: FORMAT.to_owned(),
             version: VERSION,
-            source: Source::Measured,
+            source: Source::Http,
             model: Model {
                 name: "austen-2m".to_owned(),
                 ..Model::default()

@@ -1,7 +1,9 @@
-//! One run, from a workload and a server to rows and a manifest. The commands print; this does not.
+//! One run, from a workload and a server (or an engine in this process) to rows and a manifest. The
+//! commands print; this does not.
 
 use std::fs::File;
 use std::io::{self, BufWriter};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use serve_core::Span;
@@ -12,16 +14,17 @@ use tokio::time::Instant;
 use crate::analyse::histograms::Histograms;
 use crate::client_load::Watch;
 use crate::definitions;
-use crate::drive::{Driving, Timer, drive};
+use crate::drive::{Driving, Timer, Transport, drive};
+use crate::engine::{CannotAsk, Engine};
 use crate::folder::{FolderError, Run, RunFolder};
 use crate::hardware::Hardware;
-use crate::http::{HttpClient, Target, TargetError};
+use crate::http::{Described, HttpClient, Target, TargetError};
 use crate::manifest::{
     self, Artifact, Manifest, ManifestError, Measurement, Source, WorkloadLayer,
 };
 use crate::record::{Outcome, Record};
 use crate::spec::SpecError;
-use crate::timeline::{self, Poller, Sample};
+use crate::timeline::{self, Poller, Sample, nanos_since};
 use crate::workload::Workload;
 
 /// What a run is besides its workload and its server.
@@ -67,6 +70,9 @@ pub enum MeasureError {
     /// The specification cannot be written down.
     #[error(transparent)]
     Spec(#[from] SpecError),
+    /// The engine cannot be asked this.
+    #[error(transparent)]
+    Engine(#[from] CannotAsk),
     /// The files cannot be written, or nothing can be polled.
     #[error("cannot keep the run: {0}")]
     Rows(#[from] io::Error),
@@ -103,11 +109,81 @@ pub async fn measure(
     target: &Target,
     workload: &Workload,
     settings: Settings,
-    mut on_row: impl FnMut(&Record),
+    on_row: impl FnMut(&Record),
 ) -> Result<Measured, MeasureError> {
     raise_open_files_limit();
     let client = HttpClient::new(target, workload.spec())?;
-    let mut manifest = manifest_before(target, workload, &settings).await?;
+    let mut described = target.describe().await;
+    described
+        .runtime
+        .command
+        .clone_from(&settings.server_command);
+    let hardware = Hardware::of_this_machine(target.is_local());
+    let (polling, url) = (polling_client()?, target.url().to_owned());
+    let poll = move |origin, every| {
+        Poller::start(every, move || {
+            let (polling, url) = (polling.clone(), url.clone());
+            async move { timeline::sample(&polling, &url, origin).await }
+        })
+    };
+    keep(
+        client,
+        (described, hardware),
+        workload,
+        settings,
+        poll,
+        on_row,
+    )
+    .await
+}
+
+/// The same with an engine in this process in the place of a server.
+///
+/// # Errors
+///
+/// [`MeasureError`] when the run cannot be made.
+pub async fn measure_engine(
+    engine: &Arc<Engine>,
+    workload: &Workload,
+    settings: Settings,
+    on_row: impl FnMut(&Record),
+) -> Result<Measured, MeasureError> {
+    let client = engine.client(workload.spec())?;
+    let described = Described {
+        model: engine.model.clone(),
+        runtime: engine.runtime.clone(),
+    };
+    let hardware = Hardware::of_this_machine(true);
+    let engine = Arc::clone(engine);
+    let poll = move |origin, every| {
+        Poller::start(every, move || {
+            let sample = engine.sample(nanos_since(origin));
+            async move { Some(sample) }
+        })
+    };
+    keep(
+        client,
+        (described, hardware),
+        workload,
+        settings,
+        poll,
+        on_row,
+    )
+    .await
+}
+
+/// Sends a workload over `client` and keeps what comes of it. `poll` starts to read the counters of who
+/// is asked, from the start of the run.
+async fn keep<T: Transport>(
+    client: T,
+    (described, hardware): (Described, Hardware),
+    workload: &Workload,
+    settings: Settings,
+    poll: impl FnOnce(Instant, Duration) -> Poller,
+    mut on_row: impl FnMut(&Record),
+) -> Result<Measured, MeasureError> {
+    let command = settings.command.clone();
+    let mut manifest = manifest(T::SOURCE, described, hardware, workload, command)?;
     let mut writer = settings
         .folder
         .as_ref()
@@ -118,7 +194,7 @@ pub async fn measure(
     // A moment ahead, so that the first request is not late.
     let origin = Instant::now() + AHEAD;
     manifest.artifact.started = utc(origin);
-    let poller = Poller::start(polling_client()?, target.url(), origin, settings.poll);
+    let poller = poll(origin, settings.poll);
     let watch = Watch::start();
     let driving = Driving {
         origin,
@@ -162,9 +238,9 @@ fn polling_client() -> Result<reqwest::Client, MeasureError> {
 }
 
 /// A few requests, one after another, whose rows nobody sees.
-async fn warm_up(
+async fn warm_up<T: Transport>(
     workload: &Workload,
-    client: &HttpClient,
+    client: &T,
     settings: &Settings,
 ) -> Result<(), MeasureError> {
     let requests = workload.spec().measure.warmup_requests;
@@ -194,17 +270,19 @@ async fn warm_up(
     }
 }
 
-async fn manifest_before(
-    target: &Target,
+/// What is known of a run before it begins, for simulations as well.
+///
+/// # Errors
+///
+/// [`SpecError`] where the specification has no TOML form.
+pub(crate) fn manifest(
+    source: Source,
+    described: Described,
+    hardware: Hardware,
     workload: &Workload,
-    settings: &Settings,
-) -> Result<Manifest, MeasureError> {
+    command: Vec<String>,
+) -> Result<Manifest, SpecError> {
     let spec = workload.spec();
-    let mut described = target.describe().await;
-    described
-        .runtime
-        .command
-        .clone_from(&settings.server_command);
     let classes = spec
         .classes
         .iter()
@@ -212,10 +290,10 @@ async fn manifest_before(
     Ok(Manifest {
         format: manifest::FORMAT.to_owned(),
         version: manifest::VERSION,
-        source: Source::Measured,
+        source,
         model: described.model,
         runtime: described.runtime,
-        hardware: Hardware::of_this_machine(target.is_local()),
+        hardware,
         workload: layer(workload)?,
         measurement: Measurement {
             definitions: definitions::by_name(),
@@ -230,18 +308,14 @@ async fn manifest_before(
         artifact: Artifact {
             bench_version: env!("CARGO_PKG_VERSION").to_owned(),
             bench_commit: option_env!("SERVE_BENCH_COMMIT").map(str::to_owned),
-            command: settings.command.clone(),
+            command,
             ..Artifact::default()
         },
     })
 }
 
-/// Layer 4 of the manifest of a workload, for simulations as well.
-///
-/// # Errors
-///
-/// [`SpecError`] where the specification has no TOML form.
-pub fn layer(workload: &Workload) -> Result<WorkloadLayer, SpecError> {
+/// Layer 4 of a manifest.
+fn layer(workload: &Workload) -> Result<WorkloadLayer, SpecError> {
     let spec = workload.spec();
     Ok(WorkloadLayer {
         name: spec.name.clone(),

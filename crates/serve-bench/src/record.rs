@@ -14,6 +14,8 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
+use crate::manifest::Source;
+
 /// The name of the format, in the first line of a file of rows.
 pub const FORMAT: &str = "serve-bench rows";
 
@@ -89,9 +91,9 @@ pub struct Record {
     /// Which attempt: 0 is the original, 1 its first retry.
     #[serde(skip_serializing_if = "is_zero")]
     pub attempt: u32,
-    /// Whether this row comes from a simulation and not from a server.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub simulated: bool,
+    /// Where it comes from, unless that is a server that was asked over HTTP.
+    #[serde(skip_serializing_if = "Source::is_http")]
+    pub source: Source,
     /// In a closed loop, which client sent it, from 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client: Option<u32>,
@@ -402,7 +404,7 @@ mod tests {
     fn full() -> Record {
         Record {
             attempt: 1,
-            simulated: true,
+            source: Source::Simulated,
             client: Some(0),
             session: Some(4),
             turn: Some(0),

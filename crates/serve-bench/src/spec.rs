@@ -256,6 +256,7 @@ impl Spec {
             .or_else(|| unique("tenants", self.tenants.iter().map(|tenant| &tenant.name)))
             .or_else(|| unique("classes", self.classes.iter().map(|class| &class.name)))
             .or_else(|| self.unknown_class())
+            .or_else(|| self.uncounted())
             .or_else(|| self.request.wrong())
     }
 
@@ -271,6 +272,20 @@ impl Spec {
             Some(Wrong::new("class", cause))
         };
         numbered("tenants", &self.tenants, named)
+    }
+
+    /// Tokens that nobody sees before the answer is whole cannot be counted by its reader.
+    fn uncounted(&self) -> Option<Wrong> {
+        let counts = |class: &Class| {
+            let after = class.cancel.as_ref()?.after()?;
+            let cause = "an answer that is not streamed (request.stream = false) comes whole; give after_ms";
+            let tokens = matches!(after, CancelAfter::Tokens(_));
+            tokens.then(|| Wrong::new("cancel.after_tokens", cause))
+        };
+        match self.request.stream {
+            true => None,
+            false => numbered("classes", &self.classes, counts),
+        }
     }
 
     /// How many requests there may be at most, where that does not depend on a trace's length.
@@ -387,6 +402,11 @@ mod tests {
             (
                 "[[classes]]\nname = \"a\"\ncancel = { probability = 0.5 }",
                 &["classes[0].cancel", "after_tokens"],
+            ),
+            (
+                "[request]\nstream = false\n[[classes]]\nname = \"a\"\n\
+                 cancel = { probability = 0.5, after_tokens = { fixed = 1 } }",
+                &["classes[0].cancel.after_tokens", "request.stream = false"],
             ),
             (
                 "[slo]\nttft_ms = -1",

@@ -3,6 +3,7 @@
 //! Every field is optional: other servers show none of them, and absent is not zero. Counters count
 //! from the start of the server, not of the run.
 
+use std::future::Future;
 use std::io::{self, BufRead, Write};
 use std::time::Duration;
 
@@ -98,14 +99,19 @@ pub async fn sample(client: &Client, url: &str, origin: Instant) -> Option<Sampl
         let answer = client.get(format!("{url}/metrics")).send().await?;
         answer.error_for_status()?.text().await
     };
-    let at_ns = u64::try_from(origin.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    let at_ns = nanos_since(origin);
     // A scrape that takes longer says nothing of the moment that it was asked for.
     let text = timeout(Duration::from_secs(2), asked).await.ok()?.ok()?;
     let sample = Sample::of(at_ns, &Scrape::parse(&text));
     (!sample.is_empty()).then_some(sample)
 }
 
-/// Polls a server's counters until it is stopped.
+/// Nanoseconds since the start of the run.
+pub(crate) fn nanos_since(origin: Instant) -> u64 {
+    u64::try_from(origin.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Reads counters again and again until it is stopped.
 #[derive(Debug)]
 pub struct Poller {
     task: JoinHandle<Vec<Sample>>,
@@ -113,10 +119,12 @@ pub struct Poller {
 }
 
 impl Poller {
-    /// Polls `url` (without a path) at once and then every so often. `origin` is the start of the run.
-    pub fn start(client: Client, url: &str, origin: Instant, every: Duration) -> Self {
+    /// Reads at once and then every so often.
+    pub fn start<F>(every: Duration, read: impl Fn() -> F + Send + 'static) -> Self
+    where
+        F: Future<Output = Option<Sample>> + Send,
+    {
         let (stop, mut stopped) = watch::channel(false);
-        let url = url.to_owned();
         let task = tokio::spawn(async move {
             let mut ticks = interval(every);
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -127,7 +135,7 @@ impl Poller {
                     _ = stopped.wait_for(|stop| *stop) => true,
                     _ = ticks.tick() => false,
                 };
-                samples.extend(sample(&client, &url, origin).await);
+                samples.extend(read().await);
                 if last {
                     return samples;
                 }
@@ -136,7 +144,7 @@ impl Poller {
         Self { task, stop }
     }
 
-    /// Polls once more and returns all samples in order; none from a server without such counters.
+    /// Reads once more and returns all samples in order; none from a server without such counters.
     pub async fn stop(self) -> Vec<Sample> {
         // The task only ends when it is told to.
         let _ = self.stop.send(true);

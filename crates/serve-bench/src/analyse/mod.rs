@@ -58,8 +58,8 @@ pub struct Options {
 /// Everything that the tables and the report say about a run, or about several repeats of it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Analysis {
-    /// Whether any of the rows was simulated. Then none of this was measured.
-    pub simulated: bool,
+    /// Where the rows come from; of several sources, the furthest from a server.
+    pub source: Source,
     /// How many runs were put together.
     pub runs: usize,
     /// Whether a run was stopped before its time.
@@ -116,7 +116,7 @@ impl Analysis {
         let cost =
             |per_hour| Cost::new(per_hour, rates.output_tokens_per_s, rates.good_tokens_per_s);
         Self {
-            simulated: runs.iter().any(is_simulated),
+            source: source(runs),
             runs: runs.len(),
             interrupted: runs.iter().any(|run| run.manifest.artifact.interrupted),
             delivered: runs.iter().map(Delivered::of_run).collect(),
@@ -169,9 +169,13 @@ pub fn requests_of(run: &Run) -> Vec<Request<'_>> {
     Request::all(&run.records, run.manifest.measurement.warmup_ns)
 }
 
-/// Whether a run, or any row of it, comes from a simulation.
-pub fn is_simulated(run: &Run) -> bool {
-    run.manifest.source == Source::Simulated || run.records.iter().any(|row| row.simulated)
+/// Where the rows of runs come from; of several sources, the furthest from a server.
+pub fn source<'a>(runs: impl IntoIterator<Item = &'a Run>) -> Source {
+    let of_run = |run: &Run| {
+        let rows = run.records.iter().map(|row| row.source).max();
+        rows.unwrap_or_default().max(run.manifest.source)
+    };
+    runs.into_iter().map(of_run).max().unwrap_or_default()
 }
 
 fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {

@@ -5,6 +5,7 @@ pub(crate) mod calibrate;
 pub(crate) mod compare;
 pub(crate) mod lab;
 pub(crate) mod matrix;
+pub(crate) mod pretended;
 pub(crate) mod report;
 pub(crate) mod run;
 pub(crate) mod self_test;

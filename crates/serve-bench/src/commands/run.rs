@@ -1,21 +1,27 @@
 //! `serve-bench run`: one load against one server.
 
+use std::error::Error;
+use std::fmt;
 use std::fs::File;
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use serve_bench::analyse::{Analysis, Options};
+use serve_bench::engine::Engine;
 use serve_bench::folder::{self, RunFolder};
 use serve_bench::http::Target;
-use serve_bench::measure::{Settings, measure};
+use serve_bench::measure::{Settings, measure, measure_engine};
 use serve_bench::progress::{Live, interrupted};
-use serve_bench::record::{Outcome, RowWriter};
+use serve_bench::record::{Outcome, Record, RowWriter};
+use serve_bench::simulate::ServerModel;
 use serve_bench::spec::{Arrivals, Lengths, Positive, PromptSet, Spec};
 use serve_bench::workload::Workload;
 
 use super::analyse::{exit_code, print};
+use super::pretended::PretendedArgs;
 use super::{CommandResult, SloArgs};
 
 /// Arguments of the command.
@@ -23,6 +29,12 @@ use super::{CommandResult, SloArgs};
 pub(crate) struct Run {
     #[command(flatten)]
     server: ServerArgs,
+    /// Ask no server, but the scheduler on the mock's device in this process, under the real clock:
+    /// what remains of a server without its HTTP
+    #[arg(long, conflicts_with_all = ["url", "model"])]
+    in_process: bool,
+    #[command(flatten)]
+    pretended: PretendedArgs,
     #[command(flatten)]
     load: LoadArgs,
     /// Where to keep the run: a folder with its rows and its manifest
@@ -170,12 +182,51 @@ fn flag(name: &str, value: f64) -> Result<Positive, String> {
     Positive::try_from(value).map_err(|error| format!("--{name}: {error}"))
 }
 
+/// Who is asked.
+enum Asked {
+    Server(Box<Target>),
+    Engine(Arc<Engine>),
+}
+
+impl Run {
+    async fn asked(&self) -> Result<Asked, Box<dyn Error>> {
+        match (self.in_process, self.pretended.is_empty()) {
+            (true, _) => Ok(Asked::Engine(Arc::new(engine(&self.pretended.model()?)?))),
+            (false, true) => Ok(Asked::Server(Box::new(self.server.target().await?))),
+            (false, false) => {
+                let cause =
+                    "--config and --with are settings of --in-process; a server has its own";
+                Err(cause.into())
+            }
+        }
+    }
+}
+
+/// Starts the engine of a pretended server.
+fn engine(server: &ServerModel) -> Result<Engine, Box<dyn Error>> {
+    let mut engine = Engine::start(server.scheduler()?, server.device()?, server.terms())?;
+    engine.model.name = "mock".to_owned();
+    engine.runtime.config = server.runtime().config;
+    Ok(engine)
+}
+
+impl fmt::Display for Asked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Server(target) => write!(f, "{} with model {}", target.url(), target.model()),
+            Self::Engine(_) => {
+                f.write_str("none; the scheduler on the mock's device, in this process")
+            }
+        }
+    }
+}
+
 /// Sends, writes and prints.
 pub(crate) async fn run(options: Run) -> CommandResult {
     let workload = options.load.workload()?;
+    let asked = options.asked().await?;
     let mut out = options.out.as_deref().map(create).transpose()?;
-    let target = options.server.target().await?;
-    println!("server     {} with model {}", target.url(), target.model());
+    println!("server     {asked}");
     let spec = workload.spec();
     println!(
         "workload   {}: {} requests, {}, seed {}",
@@ -191,13 +242,16 @@ pub(crate) async fn run(options: Run) -> CommandResult {
         folder: options.dir.as_ref().map(RunFolder::at),
         ..Settings::new(interrupted(None))
     };
-    let measured = measure(&target, &workload, settings, |record| {
+    let on_row = |record: &Record| {
         if let (Some(out), Ok(())) = (&mut out, &written) {
             written = out.write(record);
         }
         bar.ended(record.outcome == Outcome::Ok);
-    })
-    .await?;
+    };
+    let measured = match &asked {
+        Asked::Server(target) => measure(target, &workload, settings, on_row).await?,
+        Asked::Engine(engine) => measure_engine(engine, &workload, settings, on_row).await?,
+    };
     drop(bar);
     written?;
     if let Some(out) = out {

@@ -1,17 +1,17 @@
 //! `serve-bench simulate`: the workload of a run through the scheduler in virtual time.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
 use clap::Args;
 use serve_bench::analyse::bootstrap::Bootstrap;
 use serve_bench::analyse::{Analysis, Options};
 use serve_bench::folder::RunFolder;
-use serve_bench::servers::Settings;
-use serve_bench::simulate::{self, ServerModel, Simulation};
+use serve_bench::simulate::{self, Simulation};
 use serve_bench::summary;
 
 use super::analyse::exit_code;
+use super::pretended::PretendedArgs;
 use super::run::LoadArgs;
 use super::{CommandResult, SloArgs};
 
@@ -20,13 +20,9 @@ use super::{CommandResult, SloArgs};
 pub(crate) struct Simulate {
     #[command(flatten)]
     load: LoadArgs,
-    /// A settings file of `serve`, such as the one that `calibrate` writes
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// A setting of the simulated server, by the name that `serve` has for it; it wins over the file
-    #[arg(long = "with", value_name = "NAME=VALUE")]
-    with: Vec<Settings>,
-    /// Microseconds that the way through a server's edge adds to each answer
+    #[command(flatten)]
+    server: PretendedArgs,
+    /// Microseconds that the way through a server's edge adds to whatever comes back
     #[arg(long, value_name = "US", default_value_t = 0.0)]
     edge_us: f64,
     /// Where to keep the run: a folder with its rows and its manifest
@@ -42,7 +38,7 @@ const RESAMPLED_MAX: u64 = 100_000;
 /// Simulates, writes and prints.
 pub(crate) fn run(options: &Simulate) -> CommandResult {
     let workload = options.load.workload()?;
-    let server = ServerModel::new(&options.settings()?)?;
+    let server = options.server.model()?;
     let began = Instant::now();
     let simulation = Simulation {
         edge: serve_core::Span::from_secs_f64(options.edge_us.max(0.0) / 1e6),
@@ -78,22 +74,4 @@ pub(crate) fn run(options: &Simulate) -> CommandResult {
         );
     }
     Ok(exit_code(&analysis))
-}
-
-impl Simulate {
-    fn settings(&self) -> Result<Settings, String> {
-        let file = self
-            .config
-            .as_deref()
-            .map(read)
-            .transpose()?
-            .unwrap_or_default();
-        Ok(file.and(&self.with.iter().cloned().collect()))
-    }
-}
-
-fn read(path: &Path) -> Result<Settings, String> {
-    let text = std::fs::read_to_string(path);
-    let text = text.map_err(|error| format!("{}: {error}", path.display()))?;
-    Settings::from_toml(&text).map_err(|error| format!("{}: {error}", path.display()))
 }

@@ -16,7 +16,7 @@ use crate::manifest::Manifest;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Layer {
-    /// Measured or simulated.
+    /// A server, an engine in this process, or a simulation.
     Source,
     /// The weights.
     Model,

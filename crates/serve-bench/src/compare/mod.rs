@@ -23,9 +23,10 @@ use thiserror::Error;
 use self::comparable::{Difference, Incomparable, Layer};
 use self::measure::Measure;
 use self::units::{Side, Units};
-use crate::analyse::{Limits, is_simulated};
+use crate::analyse::{Limits, source};
 use crate::delivered::{Delivered, Void};
 use crate::folder::Run;
+use crate::manifest::Source;
 use crate::slo::Slo;
 
 /// How to compare.
@@ -100,8 +101,8 @@ pub struct Line {
 /// A comparison of B with A.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
-    /// Whether any row was simulated.
-    pub simulated: bool,
+    /// Where the rows come from; of several sources, the furthest from a server.
+    pub source: Source,
     /// What was compared with what.
     pub units: String,
     /// In what the manifests differ.
@@ -192,7 +193,7 @@ pub fn compare(a: &[Run], b: &[Run], options: &Options) -> Result<Comparison, Co
     let units = Units::new(&side_a, &side_b, units::pairs(a, b));
     let lines = lines(&side_a, &side_b, &units, &measures, options.confidence);
     Ok(Comparison {
-        simulated: a.iter().chain(b).any(is_simulated),
+        source: source(a.iter().chain(b)),
         units: units.to_string(),
         differences: differences
             .into_iter()

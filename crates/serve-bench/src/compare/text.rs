@@ -7,8 +7,11 @@ use crate::table::{Table, number, percent};
 /// The verdict, what it rests on, and a table.
 pub fn text(comparison: &Comparison) -> String {
     let mut out = String::new();
-    if comparison.simulated {
-        out.push_str("SIMULATED   rows of a simulation in virtual time are among these; not all was measured\n");
+    if let Some((word, _)) = comparison.source.warning() {
+        let source = comparison.source.name();
+        out.push_str(&format!(
+            "{word:<11} rows that are {source} are among these\n"
+        ));
     }
     out.push_str(&format!("B is {}\n", comparison.verdict));
     match &comparison.differences[..] {

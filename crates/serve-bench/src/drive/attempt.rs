@@ -36,6 +36,24 @@ pub enum AttemptError {
 }
 
 impl AttemptError {
+    /// What an answer with a bad status is: a refusal if the server is too busy (429, 503), a failure
+    /// otherwise.
+    pub(crate) fn of_status(
+        status: u16,
+        code: String,
+        message: String,
+        retry_after: Option<Duration>,
+    ) -> Self {
+        match status {
+            429 | 503 => Self::Refused {
+                code,
+                message,
+                retry_after,
+            },
+            _ => Self::failed(code, message),
+        }
+    }
+
     /// A failure.
     pub fn failed(cause: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
         Self::Failed {
@@ -162,31 +180,35 @@ impl Attempt {
         let now = self.now();
         let record = &mut self.record;
         record.end_ns = record.end_ns.or(Some(now));
-        record.outcome = match &ended {
-            Ok(()) => Outcome::Ok,
-            Err(AttemptError::Refused { .. }) => Outcome::Refused,
-            Err(AttemptError::Failed { .. }) => Outcome::Failed,
-            Err(AttemptError::Cancelled(_)) => Outcome::Cancelled,
-        };
-        match ended {
-            Ok(()) => {}
-            Err(AttemptError::Refused {
-                code,
-                message,
-                retry_after,
-            }) => {
-                record.cause = Some(code);
-                record.error = Some(message);
-                record.retry_after_ms = retry_after.map(|wait| Span::from(wait).as_millis());
-            }
-            Err(AttemptError::Failed { cause, message }) => {
-                record.cause = Some(cause.into_owned());
-                record.error = Some(message);
-            }
-            Err(AttemptError::Cancelled(cause)) => record.cause = Some(cause.to_owned()),
-        }
+        note_end(record, ended);
         (self.record, self.text.unwrap_or_default())
     }
+
+    /// Whether a later turn carries the answer's text.
+    pub(crate) fn keeps_text(&self) -> bool {
+        self.text.is_some()
+    }
+}
+
+/// Writes how an attempt ended into its row.
+pub(crate) fn note_end(record: &mut Record, ended: Result<(), AttemptError>) {
+    (record.outcome, record.cause) = match ended {
+        Ok(()) => (Outcome::Ok, None),
+        Err(AttemptError::Refused {
+            code,
+            message,
+            retry_after,
+        }) => {
+            record.error = Some(message);
+            record.retry_after_ms = retry_after.map(|wait| Span::from(wait).as_millis());
+            (Outcome::Refused, Some(code))
+        }
+        Err(AttemptError::Failed { cause, message }) => {
+            record.error = Some(message);
+            (Outcome::Failed, Some(cause.into_owned()))
+        }
+        Err(AttemptError::Cancelled(cause)) => (Outcome::Cancelled, Some(cause.to_owned())),
+    };
 }
 
 pub(super) fn nanos_since(origin: Instant) -> u64 {

@@ -11,13 +11,13 @@ use crate::workload::Conversation;
 
 /// The budget of each class that has one, and the one that the others share.
 #[derive(Debug)]
-pub(super) struct Retries {
+pub(crate) struct Retries {
     classes: Vec<Option<Mutex<RetryBudget>>>,
     shared: Option<Mutex<RetryBudget>>,
 }
 
 impl Retries {
-    pub(super) fn new(spec: &Spec) -> Self {
+    pub(crate) fn new(spec: &Spec) -> Self {
         let budget =
             |retry: &crate::spec::Retry| Mutex::new(RetryBudget::new((*retry).into(), spec.seed));
         Self {
@@ -31,7 +31,7 @@ impl Retries {
     }
 
     /// An original is sent, which pays into its budget.
-    pub(super) fn original(&self, conversation: &Conversation) {
+    pub(crate) fn original(&self, conversation: &Conversation) {
         if let Some(budget) = self.budget(conversation) {
             budget
                 .lock()
@@ -41,7 +41,7 @@ impl Retries {
     }
 
     /// When to make an attempt again that ended like this.
-    pub(super) fn again(
+    pub(crate) fn again(
         &self,
         conversation: &Conversation,
         ended: &Record,

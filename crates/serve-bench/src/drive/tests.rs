@@ -1,12 +1,11 @@
 //! The schedule, the retries and the ends of attempts, in virtual time: every number is exact.
 
-use std::path::Path;
 use std::sync::Mutex as StdMutex;
 
 use proptest::prelude::*;
 
+use super::testing::{TALK, any_workload, balance, workload};
 use super::*;
-use crate::spec::Spec;
 
 /// What a server in virtual time does with one attempt.
 #[derive(Clone, Debug)]
@@ -48,6 +47,8 @@ async fn pause(ms: u64) {
 }
 
 impl Transport for Scripted {
+    const SOURCE: Source = Source::Http;
+
     async fn send(&self, call: &Call<'_>, attempt: &mut Attempt) -> Result<(), AttemptError> {
         let act = {
             let mut seen = self.seen.lock().unwrap();
@@ -100,6 +101,8 @@ struct Frozen {
 }
 
 impl Transport for Frozen {
+    const SOURCE: Source = Source::Http;
+
     async fn send(&self, _: &Call<'_>, attempt: &mut Attempt) -> Result<(), AttemptError> {
         let now = self.start.elapsed();
         if (self.from..self.until).contains(&now) {
@@ -109,10 +112,6 @@ impl Transport for Frozen {
         pause(1).await;
         attempt.text(attempt.now(), None, "")
     }
-}
-
-fn workload(text: &str) -> Workload {
-    Workload::new(Spec::parse("test", text).unwrap(), Path::new(".")).unwrap()
 }
 
 async fn rows_until<T: Transport>(
@@ -363,9 +362,6 @@ async fn what_cannot_go_better_is_not_tried_again() {
     assert_eq!(never.len(), 1);
 }
 
-const TALK: &str = "[[prompts]]\nname = \"talk\"\ntokens = { fixed = 5 }\noutput_tokens = { fixed = 2 }\n\
-    conversation = { turns = { fixed = 3 }, think_ms = { fixed = 700 } }\n";
-
 #[tokio::test(start_paused = true)]
 async fn a_later_turn_waits_for_the_answer_and_carries_it() {
     let server = Scripted::new(&[Act::Answer(vec![100, 200])]);
@@ -437,31 +433,6 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-fn any_workload() -> impl Strategy<Value = String> {
-    let arrivals = prop_oneof![
-        Just("[arrivals.poisson]\nrate_per_s = 3\n"),
-        Just("[arrivals.waves]\nsize = 5\nevery_s = 1\n"),
-        Just("[arrivals.closed]\nclients = 3\nthink_ms = { uniform = { min = 0, max = 90 } }\n"),
-    ];
-    let prompts = prop_oneof![Just(""), Just(TALK)];
-    let classes = prop_oneof![
-        Just(""),
-        Just("[[classes]]\nname = \"c\"\ndeadline_ms = 900\n"),
-        Just(
-            "[[classes]]\nname = \"c\"\ncancel = { probability = 0.5, after_ms = { uniform = { min = 1, max = 2000 } } }\n"
-        ),
-    ];
-    let retry = prop_oneof![
-        Just(""),
-        Just("[retry]\nattempts_max = 3\nretries_percent = 50\n")
-    ];
-    (0..1_000_u64, 1..30_u64, arrivals, prompts, classes, retry).prop_map(
-        |(seed, requests, arrivals, prompts, classes, retry)| {
-            format!("seed = {seed}\nrequests = {requests}\n{arrivals}{prompts}{classes}{retry}")
-        },
-    )
-}
-
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
@@ -490,25 +461,6 @@ proptest! {
             });
             rows_until(&workload, Scripted::new(&acts), stop).await
         });
-        let count = |outcome| rows.iter().filter(|row| row.outcome == outcome).count();
-        let ended = [Outcome::Ok, Outcome::Refused, Outcome::Failed, Outcome::Cancelled].map(count);
-        let sent = rows.iter().filter(|row| row.sent_ns.is_some()).count();
-        prop_assert_eq!(sent, ended.iter().sum::<usize>());
-        prop_assert_eq!(rows.len(), sent + count(Outcome::NotSent));
-        for request in 0..workload.requests() {
-            let attempts = rows.iter().filter(|row| row.request == request).collect::<Vec<_>>();
-            prop_assert!(!attempts.is_empty(), "request {} has no row", request);
-            let last = attempts.len() - 1;
-            for (number, row) in attempts.iter().enumerate() {
-                prop_assert_eq!(row.attempt as usize, number);
-                prop_assert_eq!(row.retried, number < last);
-                prop_assert_eq!(row.outcome == Outcome::Ok, row.cause.is_none());
-                prop_assert_eq!(row.sent_ns.is_some(), row.end_ns.is_some());
-                let mut times = vec![row.scheduled_ns];
-                times.extend(row.sent_ns.iter().chain(&row.headers_ns));
-                times.extend(row.chunks.iter().map(|chunk| chunk.at_ns).chain(row.end_ns));
-                prop_assert!(row.headers_ns.is_some() || times.is_sorted(), "{:?}", row);
-            }
-        }
+        balance(&rows, workload.requests())?;
     }
 }

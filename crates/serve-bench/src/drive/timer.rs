@@ -21,19 +21,22 @@ const MARGIN: Duration = Duration::from_millis(3);
 impl Timer {
     /// Waits; true if `stop` turned true meanwhile or before.
     pub(super) async fn wait(self, until: Instant, stop: &mut watch::Receiver<bool>) -> bool {
-        let coarse = match self {
-            Self::Runtime => until,
-            Self::Thread => until.checked_sub(MARGIN).unwrap_or(until),
-        };
-        let stopped = tokio::select! {
+        tokio::select! {
             biased;
             _ = stop.wait_for(|stop| *stop) => true,
-            () = sleep_until(coarse) => false,
-        };
-        if self == Self::Thread && !stopped {
-            // This blocks the thread, which does nothing else.
-            std::thread::sleep(until.saturating_duration_since(Instant::now()));
+            () = self.sleep_until(until) => false,
         }
-        stopped
+    }
+
+    /// Waits.
+    pub(crate) async fn sleep_until(self, until: Instant) {
+        match self {
+            Self::Runtime => sleep_until(until).await,
+            Self::Thread => {
+                sleep_until(until.checked_sub(MARGIN).unwrap_or(until)).await;
+                // This blocks the thread, which does nothing else.
+                std::thread::sleep(until.saturating_duration_since(Instant::now()));
+            }
+        }
     }
 }

@@ -13,7 +13,7 @@ use crate::table::Table;
 pub struct Report {
     /// What it is about.
     pub title: String,
-    /// What must be said before any number, such as that rows were simulated.
+    /// What must be said before any number, such as that no server was asked.
     pub labels: Vec<Fact>,
     /// What it is about, in lines.
     pub facts: Vec<Fact>,

@@ -1,5 +1,7 @@
 //! The parts of a report: what one run says, and several beside each other.
 
+use std::collections::BTreeSet;
+
 use super::chart::{Chart, Figure};
 use super::distributions::cdf;
 use super::html::{ReportError, Section};
@@ -9,7 +11,7 @@ use crate::analyse::request::Request;
 use crate::analyse::requests_of;
 use crate::compare::{self, comparable};
 use crate::definitions::Metric;
-use crate::manifest::Manifest;
+use crate::manifest::{Manifest, Source};
 use crate::summary;
 use crate::table::Table;
 
@@ -20,7 +22,7 @@ use crate::table::Table;
 /// [`ReportError::Draw`].
 pub fn of_one(named: &Named) -> Result<Vec<Section>, ReportError> {
     let analysis = &named.analysis;
-    let simulated = analysis.simulated;
+    let sources = &[analysis.source];
     let first = named.runs.first().map(requests_of).unwrap_or_default();
     let all = named.runs.iter().flat_map(requests_of).collect::<Vec<_>>();
     let sets = by_class(&all);
@@ -41,7 +43,7 @@ pub fn of_one(named: &Named) -> Result<Vec<Section>, ReportError> {
         Section {
             title: "Latency".to_owned(),
             tables: vec![summary::times(analysis)],
-            figures: figures(simulated, &cdfs)?,
+            figures: figures(sources, &cdfs)?,
             ..Section::default()
         },
         Section {
@@ -49,7 +51,7 @@ pub fn of_one(named: &Named) -> Result<Vec<Section>, ReportError> {
             text: of_the_first(named),
             tables: waterfall::table(&first).into_iter().collect(),
             figures: waterfall::figure(&first)?
-                .map(|figure| labelled(figure, simulated))
+                .map(|figure| labelled(figure, sources))
                 .into_iter()
                 .collect(),
             ..Section::default()
@@ -57,7 +59,7 @@ pub fn of_one(named: &Named) -> Result<Vec<Section>, ReportError> {
         Section {
             title: "Over time".to_owned(),
             text: of_the_first(named),
-            figures: figures(simulated, &time)?,
+            figures: figures(sources, &time)?,
             ..Section::default()
         },
         Section {
@@ -93,7 +95,11 @@ pub fn beside(title: &str, groups: &[Named]) -> Result<Section, ReportError> {
         charts.extend(load::charts(label, offered, &points));
     }
     charts.extend([Metric::Ttft, Metric::E2e].map(|metric| cdf(metric, &sets)));
-    let simulated = groups.iter().any(|named| named.analysis.simulated);
+    let sources = groups.iter().map(|named| named.analysis.source);
+    let sources = &sources
+        .collect::<BTreeSet<_>>()
+        .into_iter()
+        .collect::<Vec<_>>();
     let named = groups
         .iter()
         .map(|named| (named.name.as_str(), &named.analysis));
@@ -105,7 +111,7 @@ pub fn beside(title: &str, groups: &[Named]) -> Result<Section, ReportError> {
         title: title.to_owned(),
         text: what_differs(groups),
         tables,
-        figures: figures(simulated, &charts)?,
+        figures: figures(sources, &charts)?,
         ..Section::default()
     })
 }
@@ -138,17 +144,19 @@ fn verdict(a: &Named, b: &Named) -> Option<Table> {
     Some(table)
 }
 
-/// Draws charts. Where any row was simulated, each says so.
-fn figures(simulated: bool, charts: &[Chart]) -> Result<Vec<Figure>, ReportError> {
+/// Draws charts. Where any row does not come from a server, each says so.
+fn figures(sources: &[Source], charts: &[Chart]) -> Result<Vec<Figure>, ReportError> {
     let shown = charts.iter().filter(|chart| !chart.is_empty());
     shown
-        .map(|chart| Ok(labelled(chart.figure()?, simulated)))
+        .map(|chart| Ok(labelled(chart.figure()?, sources)))
         .collect()
 }
 
-fn labelled(mut figure: Figure, simulated: bool) -> Figure {
-    if simulated {
-        figure.title.push_str(" (simulated)");
+fn labelled(mut figure: Figure, sources: &[Source]) -> Figure {
+    if sources.iter().any(|source| *source != Source::Http) {
+        let names = sources.iter().map(|source| source.name());
+        let names = names.collect::<Vec<_>>().join(", ");
+        figure.title.push_str(&format!(" ({names})"));
     }
     figure
 }

@@ -1,138 +1,141 @@
-//! A workload's conversations as inputs of a simulation: turns that follow answers, clients of a
-//! closed loop that think, clients that hang up, deadlines.
+//! A workload's conversations as inputs of a simulation: turns that follow answers, clients of a closed
+//! loop that think, clients that hang up, deadlines, attempts that are made again. What [`drive`] does
+//! with tasks and a clock is done here with a queue of times.
+//!
+//! [`drive`]: crate::drive
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-use serve_core::{CancelReason, Class, Request, RequestId, Span, TenantId, Time, TokenId};
-use serve_sched::sim::{self, Input, Row, Terminal};
+use serve_core::mock::Mock;
+use serve_core::{CancelReason, Event, EventKind, RequestId, Span, Time};
+use serve_sched::sim::{self, Input, Row};
 
-use super::SimulateError;
-use super::server::ServerModel;
-use crate::record::Record;
+use super::row::Course;
+use crate::drive::{Retries, row};
+use crate::engine::request::Asker;
+use crate::manifest::Source;
+use crate::record::{Outcome, Record};
 use crate::spec::Spec;
-use crate::workload::{Conversation, HangUp, Planned, Prompt, Workload};
+use crate::workload::{Conversation, HangUp, Planned, Workload};
 
-/// The inputs of a simulation, and the beginnings of the rows that come of them.
+/// The inputs of a simulation, and the rows that come of them.
 pub(super) struct Requests {
     spec: Spec,
-    classes: Vec<Class>,
-    server_limit: Option<Span>,
+    asker: Asker,
+    /// Knows what was answered.
+    device: Mock,
+    retries: Retries,
+    /// What the way through a server's edge adds to whatever comes back.
+    edge: Span,
+    /// The start of the run's clock.
+    origin: Time,
+    /// Whether each token's time is kept.
+    keeps_times: bool,
     plan: Box<dyn Iterator<Item = Conversation>>,
     /// The conversation of an open loop that begins next.
     next: Option<(Time, Conversation)>,
-    /// Turns whose time is known, hang-ups, and clients that are free.
+    /// Attempts whose time is known, hang-ups, and clients that are free.
     due: BinaryHeap<Reverse<(Time, u64)>>,
     later: BTreeMap<u64, Later>,
     numbered: u64,
     live: BTreeMap<RequestId, Live>,
     /// What has ended and is not fetched yet.
-    ended: Vec<Ended>,
+    rows: Vec<Record>,
     closed: bool,
     /// Clients that have had their first conversation, before which nobody thinks.
     begun: u32,
 }
 
-/// A request whose fate is known.
-pub(super) struct Ended {
-    /// What was asked.
-    pub(super) asked: Record,
-    /// What came of it; nothing of a turn that was never asked.
-    pub(super) row: Option<Row>,
-    /// Whether its client lost patience.
-    pub(super) gave_up: bool,
-}
-
 enum Later {
-    Turn(Box<Live>),
-    HangUp(RequestId),
-    /// The client's patience is at its end.
-    GiveUp(RequestId),
+    Attempt(Box<Live>),
+    /// Somebody leaves, and why.
+    Leave(RequestId, Left),
     Client(u32),
 }
 
-/// A turn that was asked.
+/// Why a client has left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Left {
+    /// The workload said so.
+    Planned,
+    /// The answer is of no use any more.
+    Deadline,
+    /// Its patience was at its end.
+    OutOfPatience,
+}
+
+/// One attempt at a turn.
 struct Live {
     conversation: Conversation,
     turn: usize,
     client: Option<u32>,
+    attempt: u32,
     scheduled: Time,
-    gave_up: bool,
+    /// When the answer is of no use any more, whichever attempt it comes from.
+    deadline: Option<Time>,
+    course: Course,
+    /// Of each earlier turn that was answered: the attempt, and the tokens of its prompt.
+    answered: Vec<(RequestId, u32)>,
+}
+
+/// How an open run goes on, beside its workload.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct How {
+    pub(super) edge: Span,
+    pub(super) origin: Time,
+    pub(super) keeps_times: bool,
 }
 
 impl Requests {
-    pub(super) fn new(workload: &Workload, server: &ServerModel) -> Result<Self, SimulateError> {
+    pub(super) fn new(workload: &Workload, asker: Asker, device: Mock, how: How) -> Self {
         let spec = workload.spec().clone();
-        let classes = spec.classes.iter().map(|class| {
-            let known = server.class(Some(&class.name));
-            known.ok_or_else(|| SimulateError::Class {
-                name: class.name.clone(),
-                known: server.classes.clone(),
-            })
-        });
-        let classes = classes.collect::<Result<_, _>>()?;
-        if spec.retry.is_some() || spec.classes.iter().any(|class| class.retry.is_some()) {
-            return Err(SimulateError::NotSimulated("retry"));
-        }
-        let after_tokens = |cancel: &crate::spec::Cancel| cancel.after_tokens.is_some();
-        if spec
-            .classes
-            .iter()
-            .filter_map(|class| class.cancel.as_ref())
-            .any(after_tokens)
-        {
-            return Err(SimulateError::NotSimulated("cancel.after_tokens"));
-        }
         let clients = spec.arrivals.clients();
         let mut requests = Self {
-            classes,
-            server_limit: server.request_timeout,
+            asker,
+            device,
+            retries: Retries::new(&spec),
+            edge: how.edge,
+            origin: how.origin,
+            keeps_times: how.keeps_times,
             plan: Box::new(workload.plan()),
             next: None,
             due: BinaryHeap::new(),
             later: BTreeMap::new(),
             numbered: 0,
             live: BTreeMap::new(),
-            ended: Vec::new(),
+            rows: Vec::new(),
             closed: clients.is_some(),
             begun: 0,
             spec,
         };
         for client in 0..clients.map_or(0, Into::into) {
-            requests.client_is_free(client, Time::ZERO);
+            requests.at(how.origin, Later::Client(client));
         }
         requests.draw_next();
-        Ok(requests)
+        requests
     }
 
-    /// Rows of turns that have ended since the last call.
-    pub(super) fn take_ended(&mut self) -> Vec<Ended> {
-        std::mem::take(&mut self.ended)
+    /// Rows of attempts that have ended since the last call.
+    pub(super) fn take_rows(&mut self) -> Vec<Record> {
+        std::mem::take(&mut self.rows)
     }
 
     /// The next conversation of an open loop.
     fn draw_next(&mut self) {
         if !self.closed {
             let next = self.plan.next();
-            self.next = next.map(|next| (Time::ZERO + next.due.unwrap_or(Span::ZERO), next));
+            self.next = next.map(|next| (self.origin + next.due.unwrap_or(Span::ZERO), next));
         }
     }
 
-    fn client_is_free(&mut self, client: u32, at: Time) {
-        self.at(at, Later::Client(client));
-    }
-
     /// Sees to it that what is due first is an input: a free client has its next turn planned, which
-    /// may be due later, and nobody hangs up on what has ended.
+    /// may be due later, and nobody leaves what has ended.
     fn settle(&mut self) {
         while let Some(&Reverse((at, number))) = self.due.peek() {
             let client = match self.later.get(&number) {
                 Some(Later::Client(client)) => Some(*client),
-                Some(Later::HangUp(request) | Later::GiveUp(request))
-                    if !self.live.contains_key(request) =>
-                {
-                    None
-                }
+                Some(Later::Leave(request, _)) if !self.live.contains_key(request) => None,
                 _ => return,
             };
             self.due.pop();
@@ -149,18 +152,18 @@ impl Requests {
         };
         let is_first = client >= self.begun;
         self.begun = self.begun.max(client + 1);
-        let think = match is_first {
-            true => Span::ZERO,
-            false => Span::from_nanos(conversation.turns[0].think_ns),
+        let due = match is_first {
+            true => at,
+            false => self.reaction(at, conversation.turns[0].think_ns),
         };
-        let live = Live {
-            conversation,
-            turn: 0,
-            client: Some(client),
-            scheduled: at + think,
-            gave_up: false,
-        };
-        self.at(at + think, Later::Turn(Box::new(live)));
+        let first = self.turn(conversation, 0, Some(client), due);
+        self.at(due, Later::Attempt(Box::new(first)));
+    }
+
+    /// When a client acts on what it has seen. Whatever it does, the next step has begun by then.
+    fn reaction(&self, seen: Time, think_ns: u64) -> Time {
+        let at_once = self.edge.is_zero() && think_ns == 0;
+        seen + Span::from_nanos(if at_once { 1 } else { think_ns })
     }
 
     fn at(&mut self, at: Time, later: Later) {
@@ -169,68 +172,128 @@ impl Requests {
         self.numbered += 1;
     }
 
-    fn submit(&mut self, at: Time, live: Live) -> (Time, Input) {
-        let planned = &live.conversation.turns[live.turn];
-        let id = RequestId::new(planned.index);
-        let hang_up = planned.hang_up;
-        let class = live
-            .conversation
-            .class
-            .map_or(Class::default(), |class| self.classes[class]);
-        let own = live
-            .conversation
-            .class
-            .and_then(|class| self.spec.classes[class].deadline_ms);
-        let limits = [own.map(|own| own.millis()), self.server_limit];
-        let limit = limits.into_iter().flatten().min();
-        let tenant = live
-            .conversation
-            .tenant
-            .map_or(0, |tenant| tenant as u32 + 1);
-        let tokens = prompt(&live.conversation, live.turn);
-        self.live.insert(id, live);
-        self.at(at + self.spec.measure.timeout_s.secs(), Later::GiveUp(id));
-        if let Some(HangUp::AfterNanos(nanos)) = hang_up {
-            self.at(at + Span::from_nanos(nanos), Later::HangUp(id));
-        }
-        let planned_output = self.live[&id].planned().output_tokens_max.max(1);
-        let request = Request::new(id, at, tokens, planned_output);
-        // Prompts have a token and answers may have one, which is all that a request must have.
-        let request = request.map(|request| {
-            let request = request.with_class(class).with_tenant(TenantId::new(tenant));
-            request.with_deadline(limit.map(|limit| at + limit))
-        });
-        match request {
-            Ok(request) => (at, Input::Submit(request)),
-            Err(_) => (
-                at,
-                Input::Cancel {
-                    request: id,
-                    reason: CancelReason::Client,
-                },
-            ),
+    /// The first attempt at a turn.
+    fn turn(
+        &self,
+        conversation: Conversation,
+        turn: usize,
+        client: Option<u32>,
+        scheduled: Time,
+    ) -> Live {
+        let class = conversation.class.map(|class| &self.spec.classes[class]);
+        let deadline = class.and_then(|class| Some(scheduled + class.deadline_ms?.millis()));
+        Live {
+            conversation,
+            turn,
+            client,
+            attempt: 0,
+            scheduled,
+            deadline,
+            course: Course::default(),
+            answered: Vec::new(),
         }
     }
 
-    fn row(&self, live: &Live) -> Record {
-        let planned = live.planned();
-        let conversation = &live.conversation;
-        let class = conversation.class.map(|class| &self.spec.classes[class]);
-        let tenant = conversation
-            .tenant
-            .map(|tenant| self.spec.tenants[tenant].name.clone());
+    /// Makes an attempt. `None` if it cannot be a request; then it has a row.
+    fn submit(&mut self, at: Time, mut live: Live) -> Option<Input> {
+        let id = RequestId::new(self.numbered);
+        self.numbered += 1;
+        if live.attempt == 0 {
+            self.retries.original(&live.conversation);
+        }
+        live.course = Course::sent(at);
+        let answer = |turn: usize| {
+            let tokens = 0..live.conversation.turns[turn].output_tokens_max;
+            let (attempt, prompt_tokens) = live.answered[turn];
+            let token = |n| self.device.token(attempt, prompt_tokens + n);
+            tokens.map(token).collect()
+        };
+        let prompt = self.asker.prompt(&live.conversation, live.turn, answer);
+        let (conversation, turn, deadline) = (&live.conversation, live.turn, live.deadline);
+        match self
+            .asker
+            .request((id, at), conversation, turn, prompt, deadline)
+        {
+            Ok(request) => {
+                let patience = at + self.spec.measure.timeout_s.secs();
+                self.at(patience, Later::Leave(id, Left::OutOfPatience));
+                if let Some(deadline) = live.deadline {
+                    self.at(deadline, Later::Leave(id, Left::Deadline));
+                }
+                if let Some(HangUp::AfterNanos(nanos)) = live.planned().hang_up {
+                    let leaves = at + Span::from_nanos(nanos);
+                    self.at(leaves, Later::Leave(id, Left::Planned));
+                }
+                self.live.insert(id, live);
+                Some(Input::Submit(request))
+            }
+            Err(error) => {
+                let row = live.course.invalid(self.unsent(&live), &error, self.origin);
+                self.ended_with(id, live, row, at);
+                None
+            }
+        }
+    }
+
+    /// The row of an attempt before anything has happened to it.
+    fn unsent(&self, live: &Live) -> Record {
+        let due_ns = live.scheduled.since(self.origin).as_nanos();
+        let row = row::of_turn(
+            &self.spec,
+            &live.conversation,
+            live.turn,
+            live.client,
+            due_ns,
+        );
         Record {
-            simulated: true,
-            client: live.client,
-            session: conversation.is_session.then_some(conversation.number),
-            turn: conversation.is_session.then_some(live.turn as u32),
-            prompt_set: Some(conversation.prompt_set.to_string()),
-            tenant,
-            class: class.map(|class| class.name.clone()),
-            prompt_tokens_planned: Some(planned.prompt_tokens),
-            output_tokens_max: Some(planned.output_tokens_max),
-            deadline_ns: class.and_then(|class| Some(class.deadline_ms?.millis().as_nanos())),
-            ..Record::not_sent(planned.index, live.scheduled.as_nanos())
+            source: Source::Simulated,
+            attempt: live.attempt,
+            ..row
+        }
+    }
+
+    /// An attempt has ended, as its client sees at `seen`: it is made again, or the next turn follows,
+    /// or the conversation is over.
+    fn ended_with(&mut self, id: RequestId, mut live: Live, mut row: Record, seen: Time) {
+        let deadline_ns = live.deadline.map(Time::as_nanos);
+        let again = self
+            .retries
+            .again(&live.conversation, &row, deadline_ns, seen.as_nanos());
+        row.retried = again.is_some();
+        let prompt_tokens = row.prompt_tokens.filter(|_| row.outcome == Outcome::Ok);
+        self.rows.push(row);
+        if let Some(again) = again.map(Time::from_nanos) {
+            let attempt = Live {
+                attempt: live.attempt + 1,
+                scheduled: again,
+                course: Course::default(),
+                ..live
+            };
+            return self.at(again, Later::Attempt(Box::new(attempt)));
+        }
+        let next = live.turn + 1;
+        let think_ns = live.conversation.turns.get(next).map(|turn| turn.think_ns);
+        if let (Some(prompt_tokens), Some(think_ns)) = (prompt_tokens, think_ns) {
+            live.answered.push((id, prompt_tokens));
+            let due = self.reaction(seen, think_ns);
+            let turn = Live {
+                answered: live.answered,
+                ..self.turn(live.conversation, next, live.client, due)
+            };
+            return self.at(due, Later::Attempt(Box::new(turn)));
+        }
+        // Nobody asks a second question of who has not answered the first.
+        let client = live.client;
+        let mut unasked = self.turn(live.conversation, next, client, seen);
+        while unasked.turn < unasked.conversation.turns.len() {
+            self.rows.push(Record {
+                cause: Some("earlier_turn".to_owned()),
+                ..self.unsent(&unasked)
+            });
+            unasked.turn += 1;
+        }
+        if let Some(client) = client {
+            self.at(seen, Later::Client(client));
         }
     }
 }
@@ -257,109 +320,47 @@ impl sim::Workload for Requests {
         {
             let (at, conversation) = self.next.take()?;
             self.draw_next();
-            let live = Live {
-                conversation,
-                turn: 0,
-                client: None,
-                scheduled: at,
-                gave_up: false,
-            };
-            return Some(self.submit(at, live));
+            let first = self.turn(conversation, 0, None, at);
+            return Some((at, self.submit(at, first)?));
         }
         let Reverse((at, number)) = self.due.pop()?;
-        let request = match self.later.remove(&number)? {
-            Later::Turn(live) => return Some(self.submit(at, *live)),
-            Later::HangUp(request) => request,
-            Later::GiveUp(request) => {
-                self.live.get_mut(&request)?.gave_up = true;
-                request
+        match self.later.remove(&number)? {
+            Later::Attempt(live) => Some((at, self.submit(at, *live)?)),
+            Later::Leave(request, why) => {
+                self.live.get_mut(&request)?.course.leave(at, why);
+                let reason = CancelReason::Client;
+                Some((at, Input::Cancel { request, reason }))
             }
             // Settled above.
-            Later::Client(_) => return None,
-        };
-        let reason = CancelReason::Client;
-        Some((at, Input::Cancel { request, reason }))
+            Later::Client(_) => None,
+        }
     }
 
-    fn ended(&mut self, row: &Row) {
-        let Some(mut live) = self.live.remove(&row.request) else {
+    fn happened(&mut self, event: &Event) {
+        let (EventKind::Token { index, .. }, Some(live)) =
+            (&event.kind, self.live.get_mut(&event.request))
+        else {
             return;
         };
-        let asked = self.row(&live);
-        self.ended.push(Ended {
-            asked,
-            row: Some(*row),
-            gave_up: live.gave_up,
-        });
-        let answered = matches!(row.terminal, Terminal::Finished(_));
-        let last = live.turn + 1 == live.conversation.turns.len();
-        if answered && !last {
-            live.turn += 1;
-            live.scheduled = row.end + Span::from_nanos(live.planned().think_ns);
-            self.at(live.scheduled, Later::Turn(Box::new(live)));
+        let seen = event.at + self.edge;
+        if self.keeps_times {
+            live.course.token(seen);
+        }
+        let hang_up = live.planned().hang_up;
+        if hang_up == Some(HangUp::AfterTokens(index + 1)) {
+            live.course.leave(seen, Left::Planned);
+            let leaves = self.reaction(seen, 0);
+            self.at(leaves, Later::Leave(event.request, Left::Planned));
+        }
+    }
+
+    fn ended(&mut self, said: &Row) {
+        let Some(mut live) = self.live.remove(&said.request) else {
             return;
-        }
-        // Nobody asks a second question of who has not answered the first.
-        for turn in live.turn + 1..live.conversation.turns.len() {
-            let unasked = Live {
-                turn,
-                conversation: live.conversation.clone(),
-                ..live
-            };
-            let mut asked = self.row(&unasked);
-            asked.scheduled_ns = row.end.as_nanos();
-            asked.cause = Some("earlier_turn".to_owned());
-            self.ended.push(Ended {
-                asked,
-                row: None,
-                gave_up: false,
-            });
-        }
-        if let Some(client) = live.client {
-            self.client_is_free(client, row.end);
-        }
+        };
+        let course = std::mem::take(&mut live.course);
+        let stream = self.spec.request.stream;
+        let (row, seen) = course.ended(self.unsent(&live), said, (self.edge, self.origin), stream);
+        self.ended_with(said.request, live, row, seen);
     }
-}
-
-/// The tokens of a turn's whole prompt. Words become tokens of a fixed hash, so that prompts which
-/// begin alike share their prefix; their number is the planned one.
-fn prompt(conversation: &Conversation, turn: usize) -> Vec<TokenId> {
-    let mut tokens = Vec::new();
-    if let Some(shared) = &conversation.shared {
-        push(shared, &mut tokens);
-    }
-    for before in &conversation.turns[..turn] {
-        push(&before.prompt, &mut tokens);
-        match &before.scripted_answer {
-            Some(text) => push(&Prompt::Text(text.clone()), &mut tokens),
-            None => {
-                let answer = 0..before.output_tokens_max;
-                tokens.extend(answer.map(|n| TokenId::new(hash(&[before.index, u64::from(n)]))));
-            }
-        }
-    }
-    push(&conversation.turns[turn].prompt, &mut tokens);
-    let planned = conversation.turns[turn].prompt_tokens.max(1) as usize;
-    let own = conversation.turns[turn].index;
-    let missing = tokens.len()..planned;
-    tokens.extend(missing.map(|at| TokenId::new(hash(&[own, at as u64]))));
-    tokens.truncate(planned);
-    tokens
-}
-
-fn push(prompt: &Prompt, tokens: &mut Vec<TokenId>) {
-    match prompt {
-        Prompt::Ids(ids) => tokens.extend(ids.iter().map(|id| TokenId::new(*id))),
-        Prompt::Text(text) => tokens.extend(text.split_whitespace().map(|word| {
-            let letters = word.bytes().map(u64::from).collect::<Vec<_>>();
-            TokenId::new(hash(&letters))
-        })),
-    }
-}
-
-fn hash(parts: &[u64]) -> u32 {
-    let mixed = parts
-        .iter()
-        .fold(0, |mixed, part| serve_core::rng::mix2(mixed, *part));
-    (mixed >> 32) as u32
 }

@@ -1,27 +1,32 @@
-//! The server that a simulation stands for: device and policies, from settings by the names that
-//! `serve` has for them.
+//! A pretended server, to be simulated or to be run in this process: device and policies, from
+//! settings by the names that `serve` has for them.
 
 use std::fmt::Display;
 use std::num::NonZeroU32;
 use std::str::FromStr;
 
+use serde_json::Value;
 use serve_core::mock::{CostModel, Mock, MockConfig};
-use serve_core::{Backend, Class, Span};
+use serve_core::{Backend, Span};
 use serve_sched::{Policies, Scheduler};
 use thiserror::Error;
 
+use crate::engine::Terms;
+use crate::manifest::Runtime;
 use crate::servers::Settings;
 
-/// A server to simulate. Without settings it is `serve --backend mock`.
+/// A pretended server. Without settings it is `serve --backend mock`.
 #[derive(Clone, Debug)]
 pub struct ServerModel {
     /// What it was made from.
     pub settings: Settings,
     policies: serve_sched::Settings,
     /// The names of the classes, the highest first.
-    pub classes: Vec<String>,
+    classes: Vec<String>,
     /// How long a request may take in all, if the server has a limit of its own.
-    pub request_timeout: Option<Span>,
+    request_timeout: Option<Span>,
+    /// How long it may wait, if the server has a limit of its own.
+    queue_timeout: Option<Span>,
     step_tokens: u32,
     context: Option<u32>,
     kv_tokens: Option<u32>,
@@ -32,7 +37,7 @@ pub struct ServerModel {
     seed: u64,
 }
 
-/// A setting that a simulation cannot have.
+/// A setting that a pretended server cannot have.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum ModelError {
     /// A value is none of those that the setting takes.
@@ -47,7 +52,7 @@ pub enum ModelError {
     },
     /// There is no such setting.
     #[error(
-        "a simulation has no setting {0:?}; it has those of `serve` for the mock, batches, memory and policies"
+        "a pretended server has no setting {0:?}; it has those of `serve` for the mock, batches, memory and policies"
     )]
     Unknown(String),
     /// The settings contradict each other.
@@ -62,6 +67,7 @@ impl Default for ServerModel {
             policies: serve_sched::Settings::default(),
             classes: vec!["paid".to_owned(), "free".to_owned()],
             request_timeout: None,
+            queue_timeout: None,
             step_tokens: 512,
             context: None,
             kv_tokens: None,
@@ -75,23 +81,33 @@ impl Default for ServerModel {
 }
 
 /// What `serve` has for its edge and its files, and what makes no difference in virtual time.
-const WITHOUT_EFFECT: [&str; 17] = [
+const WITHOUT_EFFECT: [&str; 26] = [
     "allow_anonymous",
     "backend",
+    "bodies_bytes_max",
     "body_bytes_max",
+    "body_timeout",
     "capacity_status",
     "config",
+    "connections_max",
+    "device",
     "drain_timeout",
+    "graphs",
+    "header_timeout",
     "host",
     "idempotency_bytes_max",
     "idempotency_ttl",
+    "keep_alive_timeout",
     "keys",
     "log",
     "model",
     "port",
+    "quantize",
     "revision",
     "served_model_name",
     "stalled_after",
+    "write_timeout",
+    // Read with deadline_admission.
     "deadline_margin",
 ];
 
@@ -171,14 +187,25 @@ impl ServerModel {
         Scheduler::new(self.device()?.limits(), policies).map_err(|error| impossible(&error))
     }
 
-    /// The class of this name; the highest for a request that names none, as for a client without a
-    /// key.
-    pub fn class(&self, name: Option<&str>) -> Option<Class> {
-        let Some(name) = name else {
-            return Some(Class::default());
-        };
-        let rank = self.classes.iter().position(|class| class == name)?;
-        Some(Class::new(u8::try_from(rank).unwrap_or(u8::MAX)))
+    /// What it knows of those who ask.
+    pub fn terms(&self) -> Terms {
+        Terms {
+            classes: self.classes.clone(),
+            request_timeout: self.request_timeout,
+            queue_timeout: self.queue_timeout,
+            ..Terms::default()
+        }
+    }
+
+    /// Layer 2 of a manifest: its settings.
+    pub fn runtime(&self) -> Runtime {
+        let settings = self.settings.iter();
+        let settings = settings.map(|(name, value)| (name.to_owned(), Value::from(value)));
+        Runtime {
+            version: Some(env!("CARGO_PKG_VERSION").to_owned()),
+            config: Some(Value::Object(settings.collect())),
+            ..Runtime::default()
+        }
     }
 
     fn set(&mut self, name: &str, value: &str, all: &Settings) -> Result<(), ModelError> {
@@ -195,9 +222,8 @@ impl ServerModel {
             "mock_prefill_us" => self.prefill_us = Some(of.amount()?),
             "mock_context_us" => self.context_us = Some(of.amount()?),
             "classes" => self.classes = of.list(),
-            "request_timeout" => {
-                self.request_timeout = Some(of.seconds()?).filter(|limit| !limit.is_zero());
-            }
+            "request_timeout" => self.request_timeout = of.limit()?,
+            "queue_timeout" => self.queue_timeout = of.limit()?,
             "order" => value.clone_into(&mut policies.order),
             "age_after" => policies.age_after = of.seconds()?,
             "wait_max" => policies.wait_max = of.seconds()?,
@@ -206,15 +232,12 @@ impl ServerModel {
             "queue_cap" => policies.queue_cap = of.number()?,
             "class_queue_cap" => {
                 let pairs: Vec<(String, u32)> = of.pairs()?;
+                let terms = self.terms();
                 let classes = pairs.into_iter().map(|(class, depth)| {
                     let unknown = || of.wrong(&format!("classes are {}", self.classes.join(", ")));
-                    let rank = self.classes.iter().position(|known| *known == class);
-                    let rank = rank
-                        .and_then(|rank| u8::try_from(rank).ok())
-                        .ok_or_else(unknown)?;
-                    Ok((Class::new(rank), depth))
+                    Ok((terms.class(&class).ok_or_else(unknown)?, depth))
                 });
-                policies.class_queue_caps = classes.collect::<Result<_, ModelError>>()?;
+                self.policies.class_queue_caps = classes.collect::<Result<_, ModelError>>()?;
             }
             "requests_per_s" => policies.requests_per_s = of.amount()?,
             "tokens_per_s" => policies.tokens_per_s = of.amount()?,
@@ -288,6 +311,11 @@ impl Given<'_> {
         self.amount().map(Span::from_secs_f64)
     }
 
+    /// A time; 0 is none.
+    fn limit(&self) -> Result<Option<Span>, ModelError> {
+        Ok(Some(self.seconds()?).filter(|limit| !limit.is_zero()))
+    }
+
     fn boolean(&self) -> Result<bool, ModelError> {
         self.value.parse().map_err(|_| self.wrong("true or false"))
     }
@@ -311,6 +339,7 @@ impl Given<'_> {
 
 #[cfg(test)]
 mod tests {
+    use serve_core::Class;
     use serve_core::mock::StepLoad;
 
     use super::*;
@@ -343,8 +372,8 @@ mod tests {
         assert_eq!(model.policies.batch_window, Span::from_millis(20));
         assert_eq!(model.policies.class_queue_caps, [(Class::new(1), 3)]);
         assert_eq!(model.policies.deadline_margin, Some(Span::from_millis(500)));
-        assert_eq!(model.class(Some("tin")), Some(Class::new(1)));
-        assert_eq!(model.class(Some("paid")), None);
+        assert_eq!(model.terms().class("tin"), Some(Class::new(1)));
+        assert_eq!(model.terms().class("paid"), None);
         let device = model.device().unwrap();
         assert_eq!(device.limits().usable_blocks(), 10);
         let load = StepLoad {

@@ -9,7 +9,7 @@ use crate::table::{number, percent};
 /// A fact about a run: a word and what is said of it.
 pub type Fact = (&'static str, String);
 
-/// What must be said before any number: that a run is void, that rows were simulated, that a run was
+/// What must be said before any number: that a run is void, that no server was asked, that a run was
 /// stopped.
 pub fn labels(analysis: &Analysis) -> Vec<Fact> {
     let mut labels = analysis
@@ -22,11 +22,8 @@ pub fn labels(analysis: &Analysis) -> Vec<Fact> {
         let text = "the client was the bottleneck: these numbers say nothing about the server";
         labels.push(("VOID", text.to_owned()));
     }
-    if analysis.simulated {
-        let text =
-            "every number here comes from a simulation in virtual time; nothing was measured";
-        labels.push(("SIMULATED", text.to_owned()));
-    }
+    let warning = analysis.source.warning();
+    labels.extend(warning.map(|(word, text)| (word, text.to_owned())));
     if analysis.interrupted {
         let text = "a run was stopped before its time; its rows end where it was stopped";
         labels.push(("INTERRUPTED", text.to_owned()));

@@ -7,6 +7,7 @@ pub use facts::{Fact, facts, labels};
 use crate::analyse::Analysis;
 use crate::analyse::group::{Group, Percentile};
 use crate::definitions::{self, Metric};
+use crate::manifest::Source;
 use crate::table::{Table, number, percent};
 
 /// The percentiles of every metric, over all requests.
@@ -151,16 +152,17 @@ pub fn beside<'a>(groups: impl IntoIterator<Item = (&'a str, &'a Analysis)>) -> 
         "E2E p99",
     ];
     let mut table = Table::new("times in ms", &columns);
+    let groups = groups.into_iter().collect::<Vec<_>>();
+    let only_http = groups.iter().all(|(_, it)| it.source == Source::Http);
     for (name, analysis) in groups {
         let rates = &analysis.rates;
         let mut cells = part(analysis.all());
-        let simulated = if analysis.simulated {
-            " (simulated)"
-        } else {
-            ""
+        let source = match only_http {
+            true => String::new(),
+            false => format!(" ({})", analysis.source.name()),
         };
         let void = if analysis.is_void() { " (VOID)" } else { "" };
-        cells[0] = format!("{name}{simulated}{void}");
+        cells[0] = format!("{name}{source}{void}");
         cells.insert(1, number(analysis.offered_per_s()));
         cells.insert(8, number(Some(rates.output_tokens_per_s)));
         table.row(cells);

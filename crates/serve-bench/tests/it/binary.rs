@@ -5,7 +5,8 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use serve_bench::folder::RunFolder;
-use serve_bench::record::{self, Outcome};
+use serve_bench::manifest::Source;
+use serve_bench::record::{self, Outcome, Record};
 use serve_bench::spec::Spec;
 use serve_bench::timeline;
 use serve_bench::workload::Workload;
@@ -93,6 +94,39 @@ async fn a_run_prints_tables_that_its_folder_gives_again() {
     assert_eq!(twice.status.code(), Some(1));
     let error = String::from_utf8(twice.stderr).unwrap();
     assert!(error.contains("holds a run already"), "{error}");
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_engine_in_this_process_is_a_run_like_any_other_and_says_what_it_is() {
+    let folder = folder("in-process");
+    let (spec, dir) = (spec(&folder, TWO_CLIENTS), folder.join("run"));
+    let line = format!(
+        "run {spec} --in-process --with max_batch=1 --with mock_speed=20 --dir {}",
+        dir.display()
+    );
+    let output = bench(words(&line)).await;
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("IN PROCESS"), "{text}");
+    assert!(text.contains("in this process"), "{text}");
+    let run = RunFolder::at(&dir).open().unwrap();
+    assert_eq!(run.manifest.source, Source::InProcess);
+    let config = run.manifest.runtime.config.unwrap();
+    assert_eq!(
+        (&config["max_batch"], &config["mock_speed"]),
+        (&"1".into(), &"20".into())
+    );
+    assert_eq!(run.records.len(), 8);
+    let ok = |row: &Record| row.outcome == Outcome::Ok && row.source == Source::InProcess;
+    assert!(run.records.iter().all(ok));
+    let samples = std::fs::read(RunFolder::at(&dir).timeline()).unwrap();
+    let last = timeline::read(samples.as_slice()).unwrap().pop().unwrap();
+    assert_eq!((last.in_flight, last.refused), (Some(0.0), Some(0.0)));
+    assert!(
+        last.steps > Some(0.0) && last.step_sequences == last.steps,
+        "one at a time"
+    );
     std::fs::remove_dir_all(folder).unwrap();
 }
 
@@ -217,6 +251,21 @@ async fn bad_input_is_named() {
             "/nowhere/at-all",
         ),
         ("analyse /nowhere/at-all", 1, "/nowhere/at-all"),
+        (
+            "run --clients 1 --with max_batch=2",
+            1,
+            "settings of --in-process",
+        ),
+        (
+            "run --clients 1 --in-process --with max_batch=0",
+            1,
+            "max_batch=0: accepted is a whole number",
+        ),
+        (
+            "run --clients 1 --in-process --url http://127.0.0.1:9",
+            2,
+            "cannot be used with",
+        ),
     ] {
         let output = bench(words(line)).await;
         let error = String::from_utf8(output.stderr).unwrap();

@@ -187,7 +187,7 @@ fn simulated_rows_are_labelled_everywhere() {
         printed(&["compare", "--json"], &[a, b]),
     ] {
         let json: serde_json::Value = serde_json::from_str(&json).unwrap();
-        assert_eq!(json["simulated"], true);
+        assert_eq!(json["source"], "simulated");
     }
     for report in [&copy.0, &RunFolder::all_in(a).unwrap()[0].path().to_owned()] {
         printed(&["report"], &[report]);
@@ -198,11 +198,31 @@ fn simulated_rows_are_labelled_everywhere() {
         assert!(titles > 1);
     }
     // One simulated row is enough, whatever the manifest says.
-    copy.edit(|manifest| manifest.source = Source::Measured);
+    copy.edit(|manifest| manifest.source = Source::Http);
     assert!(printed(&["analyse"], &[a]).starts_with("requests"));
     let mut run = runs("batch-1").remove(0);
-    run.records[3].simulated = true;
-    assert!(Analysis::of(&[run], &Options::default()).simulated);
+    run.records[3].source = Source::Simulated;
+    let analysis = Analysis::of(&[run], &Options::default());
+    assert_eq!(analysis.source, Source::Simulated);
+}
+
+#[test]
+fn runs_of_several_sources_each_say_what_they_are() {
+    let named = |source| {
+        let mut run = runs("batch-8").remove(0);
+        run.manifest.source = source;
+        Analysis::of(&[run], &Options::default())
+    };
+    let [http, inside] = [Source::Http, Source::InProcess].map(named);
+    let alone = summary::beside([("a", &http)]).text();
+    assert!(!alone.contains("(http)"), "{alone}");
+    let both = summary::beside([("a", &http), ("b", &inside)]).text();
+    assert!(
+        both.contains("a (http)") && both.contains("b (in process)"),
+        "{both}"
+    );
+    let text = summary::text(&inside);
+    assert!(text.starts_with("IN PROCESS"), "{text}");
 }
 
 #[test]

@@ -3,17 +3,22 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use serve_bench::manifest::Source;
 use serve_bench::record::{Outcome, Record};
 use serve_bench::servers::Settings;
 use serve_bench::simulate::{ServerModel, SimulateError, simulate};
 use serve_bench::spec::Spec;
 use serve_bench::workload::Workload;
+use serve_core::Span;
 
 fn rows_of(spec: &str, settings: &[&str]) -> Vec<Record> {
     let workload = Workload::new(Spec::parse("test", spec).unwrap(), Path::new(".")).unwrap();
     let mut rows = Vec::new();
-    simulate(&workload, &server(settings), |row| rows.push(row)).unwrap();
-    rows.sort_by_key(|row| row.request);
+    simulate(&workload, &server(settings), Span::ZERO, |row| {
+        rows.push(row)
+    })
+    .unwrap();
+    rows.sort_by_key(|row| (row.request, row.attempt));
     rows
 }
 
@@ -53,7 +58,7 @@ fn a_closed_loop_of_one_is_computed_by_hand() {
     assert_eq!(seen.collect::<Vec<_>>(), expected);
     assert!(
         rows.iter()
-            .all(|row| row.simulated && row.outcome == Outcome::Ok)
+            .all(|row| row.source == Source::Simulated && row.outcome == Outcome::Ok)
     );
     assert_eq!(rows[1].client, Some(0));
     assert_eq!(
@@ -100,7 +105,7 @@ fn every_request_has_its_row_whatever_becomes_of_it() {
         19,
         "one runs and 20 wait: {by_cause:?}"
     );
-    assert!(of("Failed", Some("timeout")) > 0 && of("Failed", Some("deadline_exceeded")) > 0);
+    assert!(of("Failed", Some("timeout")) > 0 && of("Failed", Some("deadline")) > 0);
     assert_eq!(by_cause.values().sum::<usize>(), 40);
 }
 
@@ -127,19 +132,129 @@ fn the_turns_of_a_conversation_follow_its_answers_and_reuse_their_prefix() {
     assert_eq!(ttft(&rows[0]), ttft(&without[0]));
 }
 
+/// The times of a row in ms: due, sent, chunks, end.
+fn times(row: &Record) -> (u64, u64, Vec<u64>, u64) {
+    let ms = |ns: u64| ns / 1_000_000;
+    let chunks = row.chunks.iter().map(|chunk| ms(chunk.at_ns)).collect();
+    let (sent, end) = (row.sent_ns.unwrap(), row.end_ns.unwrap());
+    (ms(row.scheduled_ns), ms(sent), chunks, ms(end))
+}
+
+#[test]
+fn a_client_that_counts_its_tokens_leaves_and_frees_its_place() {
+    let spec = format!(
+        "requests = 2\n[arrivals.waves]\nsize = 2\nevery_s = 1\n{ONE_SIZE}\
+         [[classes]]\nname = \"free\"\ncancel = {{ probability = 1, after_tokens = {{ fixed = 2 }} }}\n"
+    );
+    let rows = rows_of(&spec, &[&DEVICE[..], &["max_batch=1"]].concat());
+    // When the first has seen its second token, its third step has begun; the second starts after it.
+    let seen = rows.iter().map(times).collect::<Vec<_>>();
+    assert_eq!(seen, [(0, 0, vec![20, 30], 30), (0, 0, vec![60, 70], 70)]);
+    let planned = |row: &Record| row.cause.as_deref() == Some("planned");
+    let left = |row: &Record| row.outcome == Outcome::Cancelled && planned(row);
+    assert!(rows.iter().all(left));
+    // Also where not every token's time is kept: more requests than that.
+    let many = format!(
+        "requests = 20001\n[arrivals.constant]\nrate_per_s = 1\n{ONE_SIZE}\
+         [[classes]]\nname = \"free\"\ncancel = {{ probability = 1, after_tokens = {{ fixed = 2 }} }}\n"
+    );
+    let rows = rows_of(&many, &DEVICE);
+    let ends = |row: &Record| row.end_ns.unwrap() - row.sent_ns.unwrap() == 30_000_000;
+    assert!(rows.iter().all(|row| left(row) && ends(row)));
+}
+
+#[test]
+fn a_refused_attempt_comes_back_when_the_server_would_have_said() {
+    let spec = format!(
+        "requests = 3\n[arrivals.waves]\nsize = 3\nevery_s = 1\n{ONE_SIZE}\
+         [retry]\nattempts_max = 3\nreserve = 9\nbackoff_ms = 100\n"
+    );
+    let settings = [&DEVICE[..], &["max_batch=1", "queue_cap=1"]].concat();
+    let rows = rows_of(&spec, &settings);
+    let outcomes = rows
+        .iter()
+        .map(|row| (row.request, row.attempt, row.outcome, row.retried));
+    let outcomes = outcomes.collect::<Vec<_>>();
+    use Outcome::{Ok, Refused};
+    // One runs and one waits; the third is refused and comes back after between 50 and 100 ms.
+    assert_eq!(outcomes[0], (0, 0, Ok, false));
+    assert_eq!(outcomes[1], (1, 0, Ok, false));
+    assert_eq!(outcomes[2], (2, 0, Refused, true));
+    assert_eq!(outcomes[3..], [(2, 1, Ok, false)]);
+    let first = rows.iter().find(|row| row.outcome == Refused).unwrap();
+    assert_eq!(
+        (first.status, first.cause.as_deref()),
+        (Some(503), Some("overloaded"))
+    );
+    for pair in rows.windows(2).filter(|pair| pair[0].retried) {
+        let wait = pair[1].scheduled_ns - pair[0].end_ns.unwrap();
+        let hint = pair[0].retry_after_ms.map_or(0, |ms| ms * 1_000_000);
+        assert!(hint % 1_000_000_000 == 0, "a header counts whole seconds");
+        assert!(wait >= hint.max(50_000_000) && wait <= hint.max(100_000_000));
+        assert_eq!(pair[1].sent_ns, Some(pair[1].scheduled_ns));
+    }
+}
+
+#[test]
+fn a_deadline_counts_from_the_first_attempt() {
+    let spec = format!(
+        "requests = 4\n[arrivals.waves]\nsize = 4\nevery_s = 1\n{ONE_SIZE}\
+         [[classes]]\nname = \"paid\"\ndeadline_ms = 130\n\
+         retry = {{ attempts_max = 9, reserve = 99, backoff_ms = 40, backoff_ms_max = 40 }}\n"
+    );
+    let settings = [&DEVICE[..], &["max_batch=1", "queue_cap=1"]].concat();
+    let rows = rows_of(&spec, &settings);
+    assert!(rows.iter().any(|row| row.attempt > 0));
+    assert!(rows.iter().all(|row| row.end_ns.unwrap() <= 130_000_000));
+    let late = rows
+        .iter()
+        .filter(|row| row.cause.as_deref() == Some("deadline"));
+    assert!(late.count() > 0);
+}
+
+#[test]
+fn the_way_through_the_edge_delays_what_a_client_does_next() {
+    let spec = format!("requests = 2\n[arrivals.closed]\nclients = 1\n{ONE_SIZE}");
+    let workload = Workload::new(Spec::parse("test", &spec).unwrap(), Path::new(".")).unwrap();
+    let mut rows = Vec::new();
+    let edge = Span::from_millis(3);
+    simulate(&workload, &server(&DEVICE), edge, |row| rows.push(row)).unwrap();
+    let seen = rows.iter().map(times).collect::<Vec<_>>();
+    let expected = [
+        (0, 0, vec![23, 33, 43, 53], 53),
+        (53, 53, vec![76, 86, 96, 106], 106),
+    ];
+    assert_eq!(seen, expected);
+    // What the scheduler says of itself is not delayed.
+    assert_eq!(rows[0].timings.unwrap().prefill_ms, Some(20.0));
+}
+
+#[test]
+fn a_warm_up_has_no_rows_and_warms() {
+    let shared = "[[prompts]]\nname = \"one\"\ntokens = { fixed = 8 }\noutput_tokens = { fixed = 2 }\n\
+        prefix = { tokens = 64, variants = 1 }\n";
+    let spec = format!("requests = 1\n[arrivals.constant]\nrate_per_s = 1\n{shared}");
+    let cold = rows_of(&spec, &DEVICE);
+    let warm = rows_of(&format!("{spec}[measure]\nwarmup_requests = 2\n"), &DEVICE);
+    assert_eq!((cold.len(), warm.len()), (1, 1));
+    assert_eq!((cold[0].scheduled_ns, warm[0].scheduled_ns), (0, 0));
+    assert_eq!(
+        (cold[0].cached_tokens, warm[0].cached_tokens),
+        (Some(0), Some(0))
+    );
+    assert_eq!(cold[0].end_ns, warm[0].end_ns);
+}
+
 #[test]
 fn what_a_simulation_cannot_do_is_refused() {
     for (part, key) in [
-        ("[retry]\nattempts_max = 3\n", "retry"),
-        (
-            "[[classes]]\nname = \"free\"\ncancel = { probability = 0.5, after_tokens = { fixed = 2 } }\n",
-            "cancel.after_tokens",
-        ),
+        ("[request.extra]\nbest_of = 2\n", "request.extra"),
         ("[[classes]]\nname = \"gold\"\n", "no class \"gold\""),
     ] {
         let spec = format!("[arrivals.poisson]\nrate_per_s = 1\n{ONE_SIZE}{part}");
         let workload = Workload::new(Spec::parse("test", &spec).unwrap(), Path::new(".")).unwrap();
-        let error: SimulateError = simulate(&workload, &server(&[]), |_| {}).unwrap_err();
+        let refused = simulate(&workload, &server(&[]), Span::ZERO, |_| {});
+        let error: SimulateError = refused.unwrap_err();
         assert!(error.to_string().contains(key), "{error}");
     }
 }
