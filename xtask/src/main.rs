@@ -16,6 +16,7 @@ mod fetch;
 mod gpu_bench;
 mod matrix_check;
 mod openai;
+mod peers;
 mod python;
 mod server;
 mod tidy;
@@ -148,6 +149,9 @@ enum Speed {
         #[arg(long)]
         json: bool,
     },
+    /// The decoder on the CPU beside candle and llama.cpp, on the same random weights
+    #[command(after_help = peers::HELP)]
+    Peers(peers::Options),
     /// The scheduler: submit, cancel and step
     Sched(SchedSpeed),
     /// The virtual-time simulation
@@ -206,6 +210,7 @@ fn main() -> ExitCode {
                 let shape = shape.map(PathBuf::from);
                 cargo::run_bin("speed-cpu", shape.into_iter().chain(json))
             }
+            Speed::Peers(options) => peers::run(&options),
             Speed::Sched(options) => cargo::run_bin("speed-sched", options.args("sched")),
             Speed::Sim(options) => cargo::run_bin("speed-sched", options.args("sim")),
             Speed::Edge { json } => beside_serve("speed-edge", json.then_some("--json")),

@@ -38,19 +38,24 @@ pub(crate) fn with_package(venv: &Path, requirement: &str) -> Result<PathBuf, Py
     if let Some(python) = named() {
         return Ok(python.into());
     }
+    environment(venv, &[requirement], &[])
+}
+
+/// The interpreter of the virtual environment `venv`, made where there is none, after `pip install` with
+/// `args` in it. `variables` are for what pip builds.
+pub(crate) fn environment(
+    venv: &Path,
+    args: &[&str],
+    variables: &[(&str, &str)],
+) -> Result<PathBuf, PythonError> {
     let python = venv.join("bin/python");
     if !python.exists() {
-        prepare(Command::new("python3").args(["-m", "venv"]).arg(venv))?;
+        prepare(Command::new(self::python()).args(["-m", "venv"]).arg(venv))?;
     }
-    let pip = [
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--disable-pip-version-check",
-        requirement,
-    ];
-    prepare(Command::new(&python).args(pip))?;
+    let pip = ["-m", "pip", "install", "--quiet"];
+    let mut install = Command::new(&python);
+    install.args(pip).arg("--disable-pip-version-check");
+    prepare(install.args(args).envs(variables.iter().copied()))?;
     Ok(python)
 }
 
@@ -61,7 +66,9 @@ fn named() -> Option<String> {
 
 fn prepare(command: &mut Command) -> Result<(), PythonError> {
     let program = command.get_program().to_string_lossy().into_owned();
+    // What is printed here is not the answer of the task.
     let status = command
+        .stdout(io::stderr())
         .status()
         .map_err(|source| PythonError::Start { program, source })?;
     match status.success() {

@@ -21,8 +21,11 @@ use serde_json::{Value, json};
 use crate::cargo::TaskResult;
 use folder::{Folder, Record, Status};
 use machine::{Facts, Missing};
-use programs::{ProgramError, Programs};
+use programs::Programs;
 use stages::{Context, STAGES, Stage};
+
+pub(crate) use folder::Row;
+pub(crate) use programs::{ProgramError, run as run_program};
 
 /// What the exit code says.
 pub(crate) const EXIT_CODES: &str = "Exit code 0: every stage passed; 1: a stage failed; 2: bad \

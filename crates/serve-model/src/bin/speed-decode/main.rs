@@ -48,6 +48,9 @@ struct Arguments {
     /// On a GPU, launch each operation of a decode step instead of replaying a recorded one.
     #[arg(long)]
     no_graphs: bool,
+    /// Steps of each kind whose median counts [default: as many as take a second, and at least 9].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    samples: Option<u32>,
     /// Print one JSON object a line.
     #[arg(long)]
     json: bool,
@@ -120,11 +123,12 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     if let Some(bandwidth) = bandwidth {
         report.bandwidth(bandwidth)?;
     }
+    let samples = arguments.samples.map(|samples| samples as usize);
     for &context in &arguments.contexts {
-        let step = prefill(&mut steps, context)?;
+        let step = prefill(&mut steps, context, samples)?;
         report.step(&format!("prefill_{context}"), context, step, &[], None)?;
         for &batch in &arguments.batches {
-            let step = decode(&mut steps, batch, context)?;
+            let step = decode(&mut steps, batch, context, samples)?;
             // In the middle of the steps that were measured.
             let middle = context + DECODE_STEPS_MAX / 2;
             let floor = bandwidth.map(|bandwidth| bytes.floor(batch, middle, bandwidth));
@@ -145,7 +149,8 @@ struct Report<W> {
 impl<W: Write> Report<W> {
     fn opening(&mut self, source: &Source, info: &ModelInfo, load: Span) -> std::io::Result<()> {
         if self.json {
-            return Ok(());
+            let value = info.weights_bytes as f64 / 1e6;
+            return self.line(json!({ "name": "weights", "value": value, "unit": "MB" }));
         }
         if let Source::Random(shape) = source {
             writeln!(self.out, "random weights of the shape of {}", shape.origin)?;

@@ -1,0 +1,230 @@
+//! The engines' programs: building them, and running one.
+
+use std::io;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::time::Duration;
+
+use thiserror::Error;
+
+use super::entrants::{Engine, Entrant};
+use crate::cargo::{self, NoCargo};
+use crate::gpu_bench::{ProgramError, Row, run_program};
+use crate::python::{self, PythonError};
+
+/// The version of llama.cpp's Python package that this was written against.
+const LLAMA: &str = "llama-cpp-python==0.3.36";
+/// Built from its source for this very CPU, and no more of it than the library.
+const CMAKE_ARGS: &str = "-DGGML_NATIVE=ON -DLLAVA_BUILD=OFF";
+/// As candle's own documentation builds it.
+const CANDLE_RUSTFLAGS: &str = "-C target-cpu=native";
+/// Steps of each kind in a process; the median counts. One more comes first and does not.
+pub(super) const SAMPLES: &str = "5";
+/// For one process.
+const PATIENCE: Duration = Duration::from_secs(600);
+/// The root mean square by which logits may differ from candle's in f32, as a share of theirs. A layer
+/// that was left out, or a tensor in a wrong place, makes it about 1.4; q4 makes it about 0.2.
+const DEVIATION_MAX: f64 = 0.4;
+
+/// Why a program cannot be built or run.
+#[derive(Debug, Error)]
+pub(super) enum ToolError {
+    /// The workspace cannot be found.
+    #[error(transparent)]
+    Workspace(#[from] cargo_metadata::Error),
+    /// cargo is missing.
+    #[error(transparent)]
+    Cargo(#[from] NoCargo),
+    /// cargo cannot build something.
+    #[error("cargo could not build {what} ({status})")]
+    Build {
+        /// What.
+        what: &'static str,
+        /// How cargo ended.
+        status: ExitStatus,
+    },
+    /// The Python package cannot be built.
+    #[error("{LLAMA} cannot be built from its source: {0}")]
+    Python(#[from] PythonError),
+    /// It was not built.
+    #[error("{0}")]
+    Absent(String),
+    /// A program failed.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    /// A file cannot be written.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The operating system's answer.
+        source: io::Error,
+    },
+    /// What an engine computes is not the model.
+    #[error("its logits are not those of the weights: {0}")]
+    Wrong(String),
+}
+
+/// The programs, built.
+pub(super) struct Tools {
+    root: PathBuf,
+    /// Of this workspace's programs.
+    programs: PathBuf,
+    /// What is kept between runs.
+    home: PathBuf,
+    candle: PathBuf,
+    /// The interpreter that llama.cpp is a module of.
+    python: Result<PathBuf, String>,
+    /// Of every engine.
+    pub(super) threads: usize,
+    /// Of this workspace.
+    pub(super) version: String,
+}
+
+impl Tools {
+    /// Builds what is not built yet. Without llama.cpp the others can still be measured.
+    pub(super) fn build() -> Result<Self, ToolError> {
+        let metadata = cargo_metadata::MetadataCommand::new().no_deps().exec()?;
+        let root = metadata.workspace_root.as_std_path().to_owned();
+        let target = metadata.target_directory.as_std_path();
+        let home = target.join("peers");
+        std::fs::create_dir_all(&home).map_err(file_error(&home))?;
+        let bins = ["--bin", "speed-decode", "--bin", "check-model"];
+        let mut serve = cargo::command(&["build", "--release", "--workspace"]);
+        build("speed-decode", serve.args(bins))?;
+        eprintln!("candle: building, some minutes if it is the first time");
+        let mut candle = cargo::command(&["build", "--release", "--locked"]);
+        candle.arg("--manifest-path");
+        candle.arg(root.join("xtask/peers/Cargo.toml"));
+        candle.arg("--target-dir").arg(home.join("candle"));
+        candle.env("RUSTFLAGS", CANDLE_RUSTFLAGS);
+        build("xtask/peers, the side of candle", &mut candle)?;
+        eprintln!("llama.cpp: building, a quarter of an hour if it is the first time");
+        let python = python::environment(
+            &home.join("venv"),
+            &["--no-binary", "llama-cpp-python", LLAMA],
+            &[("CMAKE_ARGS", CMAKE_ARGS)],
+        );
+        let version = metadata.workspace_packages().first().map_or_else(
+            || "unknown".to_owned(),
+            |package| package.version.to_string(),
+        );
+        Ok(Self {
+            programs: target.join("release"),
+            candle: home.join("candle/release/peers"),
+            python: python.map_err(|error| ToolError::from(error).to_string()),
+            threads: std::thread::available_parallelism().map_or(1, NonZeroUsize::get),
+            version: format!("{version}{}", commit(&root)),
+            root,
+            home,
+        })
+    }
+
+    /// The folder of the weights, written where it is missing.
+    pub(super) fn weights(&self, shape: &str) -> Result<PathBuf, ToolError> {
+        let folder = self.home.join(shape);
+        if folder.exists() {
+            return Ok(folder);
+        }
+        eprintln!("random weights in the shape of {shape}: writing them for every engine");
+        let config = self.run(
+            Command::new(self.programs.join("speed-decode"))
+                .arg(format!("random:{shape}"))
+                .arg("--print-config"),
+        )?;
+        // A folder without its whole content has another name.
+        let partial = self.home.join(format!("{shape}.part"));
+        std::fs::create_dir_all(&partial).map_err(file_error(&partial))?;
+        let path = partial.join("config.json");
+        std::fs::write(&path, config).map_err(file_error(&path))?;
+        // Any tokenizer will do: no text is measured.
+        let from = self
+            .root
+            .join("crates/serve-model/models/austen-2m/tokenizer.json");
+        std::fs::copy(&from, partial.join("tokenizer.json")).map_err(file_error(&from))?;
+        self.run(Command::new(&self.candle).arg("prepare").arg(&partial))?;
+        std::fs::rename(&partial, &folder).map_err(file_error(&folder))?;
+        Ok(folder)
+    }
+
+    /// Whether the decoder computes what candle computes in f32.
+    pub(super) fn check(&self, folder: &Path) -> Result<(), ToolError> {
+        eprintln!("serve: comparing its logits with candle's");
+        self.run(Command::new(self.programs.join("check-model")).arg(folder))?;
+        Ok(())
+    }
+
+    /// Runs an engine once.
+    pub(super) fn measure(&self, entrant: &Entrant, folder: &Path) -> Result<Vec<Row>, ToolError> {
+        let mut command = match entrant.engine {
+            Engine::Serve => Command::new(self.programs.join("speed-decode")),
+            Engine::Candle => Command::new(&self.candle),
+            Engine::LlamaCpp => match &self.python {
+                Ok(python) => Command::new(python),
+                Err(why) => return Err(ToolError::Absent(why.clone())),
+            },
+        };
+        match entrant.engine {
+            Engine::Serve => {
+                command.arg(folder).args(["--device", "cpu", "--json"]);
+                if entrant.weights != "bf16" {
+                    command.args(["--quantize", entrant.weights]);
+                }
+            }
+            Engine::Candle => {
+                command.arg("run").arg(folder);
+                command.args(["--weights", entrant.weights]);
+            }
+            Engine::LlamaCpp => {
+                command
+                    .arg(self.root.join("xtask/peers/llama.py"))
+                    .arg(folder);
+                command.args(["--weights", entrant.weights, "--threads"]);
+                command.arg(self.threads.to_string());
+            }
+        }
+        command.args(["--samples", SAMPLES]);
+        let rows = Row::parse(&self.run(&mut command)?);
+        if entrant.engine != Engine::Serve {
+            let deviation = rows.iter().find(|row| row.name == "deviation");
+            let deviation = deviation.map_or(f64::NAN, |row| row.value);
+            if deviation.is_nan() || deviation > DEVIATION_MAX {
+                return Err(ToolError::Wrong(format!(
+                    "they are {deviation:.2} of the reference off, {DEVIATION_MAX} is accepted"
+                )));
+            }
+        }
+        Ok(rows)
+    }
+
+    fn run(&self, command: &mut Command) -> Result<String, ProgramError> {
+        // Ours and candle take the number from there.
+        command.env("RAYON_NUM_THREADS", self.threads.to_string());
+        run_program(command, &self.home.join("log.txt"), PATIENCE)
+    }
+}
+
+fn build(what: &'static str, command: &mut Command) -> Result<(), ToolError> {
+    let status = cargo::status(command)?;
+    match status.success() {
+        true => Ok(()),
+        false => Err(ToolError::Build { what, status }),
+    }
+}
+
+/// ` (commit)`, where this is a git repository.
+fn commit(root: &Path) -> String {
+    let git = Command::new("git")
+        .args(["describe", "--always", "--dirty"])
+        .current_dir(root)
+        .output();
+    let name = git.ok().filter(|output| output.status.success());
+    let name = name.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    name.map_or_else(String::new, |name| format!(" ({name})"))
+}
+
+fn file_error(path: &Path) -> impl FnOnce(io::Error) -> ToolError + use<> {
+    let path = path.to_owned();
+    move |source| ToolError::File { path, source }
+}
