@@ -23,6 +23,28 @@ fn a_good_model_passes_every_case() {
 }
 
 #[test]
+fn quantised_weights_pass_within_their_tolerance() {
+    let trained = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("models/austen-2m");
+    let check = |model: &PathBuf, quantize: &str| {
+        let output = check_model(&[model.clone(), "--quantize".into(), quantize.into()]);
+        let passed = last_line(&output).to_owned();
+        (output.status.code(), passed)
+    };
+    assert_eq!(
+        check(&trained, "q8"),
+        (Some(0), "8 passed, 0 failed".into())
+    );
+    assert_eq!(
+        check(&trained, "q4"),
+        (Some(0), "8 passed, 0 failed".into())
+    );
+    // Of random weights four bits leave too little, and the command says so.
+    let (code, passed) = check(&folder("tiny-qwen2"), "q4");
+    assert_eq!(code, Some(1), "{passed}");
+    assert_eq!(check(&trained, "q5").0, Some(2));
+}
+
+#[test]
 fn another_models_golden_outputs_fail() {
     let golden = folder("tiny-llama").join("golden.json");
     let output = check_model(&[folder("tiny-qwen2"), golden]);

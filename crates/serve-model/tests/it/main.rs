@@ -2,7 +2,6 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod allocation;
 mod asked;
 mod commands;
 mod conformance;
@@ -11,10 +10,11 @@ mod devices;
 mod fixtures;
 mod golden;
 mod hub;
-mod kernels;
+mod paths;
 mod plans;
 mod quantized;
 mod random;
 mod stand_in_hub;
 mod text;
 mod text_template;
+mod widened;
