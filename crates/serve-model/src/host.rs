@@ -15,6 +15,7 @@ use crate::device::{DecoderDevice, DeviceError};
 use crate::draws::Draws;
 use crate::kernels::{
     Elements, Instructions, Kernel, Lanes, Matrix, Packed, Quantization, ReadSpeed, Team,
+    make_rooms,
 };
 use crate::kv::{KvPool, KvShape};
 use crate::rope::RopeTable;
@@ -110,6 +111,8 @@ impl HostDevice {
             threads,
         } = options;
         let threads = threads.map_or_else(rayon::current_num_threads, NonZeroUsize::get);
+        let mut team = Team::new(threads);
+        make_rooms(&mut team);
         let mut memory = HostMemory { quantization };
         Ok(Self {
             weights: DecoderWeights::load(config, source, &mut memory, progress)?,
@@ -125,7 +128,7 @@ impl HostDevice {
             pool: KvPool::new(kv),
             rope: RopeTable::new(&config.rope, config.head_dim, context_max),
             instructions,
-            team: Team::new(threads),
+            team,
             buffers: Buffers::default(),
             sampler: Sampler::new(),
         })

@@ -20,6 +20,7 @@ mod x86;
 use std::fmt;
 
 pub(crate) use lanes::{LANES, Lanes};
+pub(crate) use matrix::make_rooms;
 pub use matrix::{Elements, Matrix};
 pub(crate) use packed::Packed;
 pub use quantization::{Quantization, UnknownQuantization};

@@ -216,6 +216,11 @@ thread_local! {
     static ROOM: RefCell<Room> = RefCell::new(Room::new());
 }
 
+/// Makes the room of each thread, so that one that comes in time for a first product late need not.
+pub(crate) fn make_rooms(team: &mut Team) {
+    team.on_every_thread(&|| ROOM.with(|_| ()));
+}
+
 impl Rows<'_, '_> {
     fn run_on(self, instructions: Instructions) {
         ROOM.with_borrow_mut(|room| instructions.run(RowsIn { rows: self, room }));

@@ -12,7 +12,7 @@ use std::cell::UnsafeCell;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Barrier, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
 /// Threads for the operations of one device.
@@ -97,6 +97,21 @@ impl Team {
     /// Threads, the caller among them.
     pub fn threads(&self) -> usize {
         self.cursors.len()
+    }
+
+    /// Runs `work` once on each thread, and waits for all of them.
+    ///
+    /// # Panics
+    ///
+    /// When `work` does.
+    pub(crate) fn on_every_thread(&mut self, work: &(dyn Fn() + Sync)) {
+        let threads = self.threads();
+        // A thread that waits takes no second part.
+        let all_here = Barrier::new(threads);
+        self.for_each(threads, &|_| {
+            all_here.wait();
+            work();
+        });
     }
 
     /// Runs `task` once for each number below `tasks`. Each thread walks through a run of its own,
@@ -393,11 +408,25 @@ mod tests {
     }
 
     #[test]
+    fn every_thread_does_its_part_once() {
+        for threads in [1, 2, 4] {
+            let mut team = Team::new(threads);
+            let names = Mutex::new(Vec::new());
+            team.on_every_thread(&|| names.lock().unwrap().push(thread::current().id()));
+            let mut names = names.into_inner().unwrap();
+            assert_eq!(names.len(), threads);
+            names.sort_unstable_by_key(|id| format!("{id:?}"));
+            names.dedup();
+            assert_eq!(names.len(), threads);
+        }
+    }
+
+    #[test]
     fn members_wake_up_after_a_pause() {
         let mut team = Team::new(2);
         for _ in 0..3 {
             // Each waits for the other, so both must come.
-            let here = std::sync::Barrier::new(2);
+            let here = Barrier::new(2);
             team.for_each(2, &|_| {
                 here.wait();
             });
