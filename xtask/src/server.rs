@@ -24,11 +24,13 @@ pub(crate) enum ServerError {
         source: io::Error,
     },
     /// It ended; what it printed says why.
-    #[error("the server ended before it printed an address")]
+    #[error("the server ended before it was ready")]
     Ended,
     /// It stayed silent.
-    #[error("the server printed no address within {} s", after.as_secs())]
-    NoAddress {
+    #[error("the server printed no {what} within {} s", after.as_secs())]
+    Silent {
+        /// What was waited for.
+        what: &'static str,
         /// How long it was given.
         after: Duration,
     },
@@ -41,7 +43,7 @@ pub(crate) enum ServerError {
 #[derive(Debug)]
 pub(crate) struct Server {
     child: Child,
-    addresses: mpsc::Receiver<String>,
+    lines: mpsc::Receiver<String>,
 }
 
 impl Server {
@@ -51,23 +53,51 @@ impl Server {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let program = Path::new(command.get_program()).to_owned();
         let mut child = command.spawn().map_err(process_error(&program))?;
-        let (sender, addresses) = mpsc::channel();
+        let (sender, lines) = mpsc::channel();
         if let Some(stdout) = child.stdout.take() {
             relay(stdout, sender.clone());
         }
         if let Some(stderr) = child.stderr.take() {
             relay(stderr, sender);
         }
-        Ok(Self { child, addresses })
+        Ok(Self { child, lines })
     }
 
     /// The base address that the server prints when it is up.
     pub(crate) fn address(&self, patience: Duration) -> Result<String, ServerError> {
-        match self.addresses.recv_timeout(patience) {
-            Ok(address) => Ok(address),
-            Err(RecvTimeoutError::Disconnected) => Err(ServerError::Ended),
-            Err(RecvTimeoutError::Timeout) => Err(ServerError::NoAddress { after: patience }),
+        self.printed("address", patience, |line| {
+            find_address(line).map(str::to_owned)
+        })
+    }
+
+    /// What `find` makes of the first line that it can use. Lines before it are gone.
+    pub(crate) fn printed<T>(
+        &self,
+        what: &'static str,
+        patience: Duration,
+        find: impl Fn(&str) -> Option<T>,
+    ) -> Result<T, ServerError> {
+        let start = Instant::now();
+        loop {
+            let left = patience.saturating_sub(start.elapsed());
+            match self.lines.recv_timeout(left) {
+                Ok(line) => {
+                    if let Some(found) = find(&line) {
+                        return Ok(found);
+                    }
+                }
+                Err(RecvTimeoutError::Disconnected) => return Err(ServerError::Ended),
+                Err(RecvTimeoutError::Timeout) => {
+                    let after = patience;
+                    return Err(ServerError::Silent { what, after });
+                }
+            }
         }
+    }
+
+    /// The number of its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// Asks the server to end and waits for it.
@@ -103,15 +133,13 @@ fn process_error(program: &Path) -> impl FnOnce(io::Error) -> ServerError + use<
     move |source| ServerError::Process { program, source }
 }
 
-/// Passes a stream on to our standard error, line by line, and reports each address in it.
-fn relay<R: Read + Send + 'static>(stream: R, addresses: mpsc::Sender<String>) {
+/// Passes a stream on to our standard error and to whoever waits for a line.
+fn relay<R: Read + Send + 'static>(stream: R, lines: mpsc::Sender<String>) {
     thread::spawn(move || {
         for line in BufReader::new(stream).lines().map_while(Result::ok) {
             eprintln!("  | {line}");
-            if let Some(address) = find_address(&line) {
-                // Nobody listens after the first one.
-                let _ = addresses.send(address.to_owned());
-            }
+            // Nobody waits any more when the server is being stopped.
+            let _ = lines.send(line);
         }
     });
 }

@@ -76,7 +76,7 @@ fn links(file: &File, files: &[File], exists: &impl Fn(&str) -> bool) -> Vec<Fin
     broken.collect()
 }
 
-/// Every `cargo xtask ..` that a document names is a task.
+/// Every `cargo xtask ..` that a document names is a task, and has the options named.
 fn tasks(file: &File, cli: &clap::Command) -> Vec<Finding> {
     let found = mentions(file, "cargo xtask ").filter_map(|(number, words)| {
         let unknown = unknown_task(cli, words)?;
@@ -112,16 +112,17 @@ fn mentions<'a>(file: &'a File, command: &'a str) -> impl Iterator<Item = (usize
     })
 }
 
-/// The first part of `words` that names no (sub)task: `spede`, `speed decod`. `a|b` names both, and
-/// ends the path.
+/// The first part of `words` that names no (sub)task and no option of one: `spede`, `speed decod`, `ci
+/// --fast`. `a|b` names both, and ends the path.
 fn unknown_task(cli: &clap::Command, words: &str) -> Option<String> {
     let mut here = cli;
     let mut path = String::new();
-    for raw in words.split_whitespace() {
+    let mut words = words.split_whitespace();
+    while here.has_subcommands() {
+        let raw = words.next()?;
         let names = word(raw);
-        let placeholder = !names.starts_with(|c: char| c.is_ascii_lowercase());
-        if placeholder || !here.has_subcommands() {
-            return None;
+        if !names.starts_with(|c: char| c.is_ascii_lowercase()) {
+            return None; // a placeholder
         }
         if let Some(name) = names
             .split('|')
@@ -135,7 +136,26 @@ fn unknown_task(cli: &clap::Command, words: &str) -> Option<String> {
             return None; // punctuation ends the command
         }
     }
+    for raw in words {
+        let name = word(raw);
+        match name.strip_prefix("--") {
+            Some("") => return None, // what follows is for another program
+            Some(option) if !has_option(here, option) => return Some(format!("{path}{name}")),
+            _ => {}
+        }
+        if raw != name {
+            return None;
+        }
+    }
     None
+}
+
+/// Whether a task has an option, or passes all on to another program.
+fn has_option(task: &clap::Command, option: &str) -> bool {
+    let own = |argument: &clap::Arg| {
+        argument.get_long() == Some(option) || argument.is_allow_hyphen_values_set()
+    };
+    option == "help" || task.get_arguments().any(own)
 }
 
 /// A word up to the punctuation that ends a command in prose.
@@ -240,11 +260,13 @@ mod tests {
     }
 
     fn cli() -> clap::Command {
+        let openai = clap::Arg::new("openai").long("openai");
+        let passed_on = clap::Arg::new("args").allow_hyphen_values(true);
         let speed = clap::Command::new("speed")
-            .subcommand(clap::Command::new("decode"))
+            .subcommand(clap::Command::new("decode").arg(passed_on))
             .subcommand(clap::Command::new("sim"));
         clap::Command::new("xtask")
-            .subcommand(clap::Command::new("ci"))
+            .subcommand(clap::Command::new("ci").arg(openai))
             .subcommand(speed)
     }
 
@@ -260,6 +282,17 @@ mod tests {
             found[1].remedy.contains("`cargo xtask speed walk`"),
             "{found:?}"
         );
+    }
+
+    #[test]
+    fn options_that_a_document_names_exist() {
+        let text = "`cargo xtask ci --openai`, `cargo xtask ci` --fast\n`cargo xtask ci --fast`\n\
+                    cargo xtask ci --openai --fast  # all\n`cargo xtask speed decode DIR --fast`\n\
+                    `cargo xtask ci --openai -- --fast`\n";
+        let found = tasks(&file("README.md", text), &cli());
+        let lines = found.iter().map(|finding| finding.line).collect::<Vec<_>>();
+        assert_eq!(lines, [2, 3], "{found:?}");
+        assert!(found[0].remedy.contains("`cargo xtask ci --fast`"));
     }
 
     #[test]

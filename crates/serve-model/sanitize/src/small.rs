@@ -1,0 +1,56 @@
+//! Small products of every stored type on all instructions and several threads: as much as Miri, which
+//! interprets, can run in minutes.
+
+use crate::model::kernels::{Elements, Instructions, Matrix, Packed, Quantization, Team};
+
+/// Less than a block and a step, exactly one of each, and a little more.
+const SHAPES: [(usize, usize, usize); 4] = [(1, 1, 1), (5, 17, 2), (32, 32, 3), (35, 40, 7)];
+
+/// Whole numbers, so that every sum is exact in every order.
+fn numbers(count: usize, factor: usize) -> Vec<f32> {
+    let number = |index: usize| (index * factor % 13) as f32 - 6.0;
+    (0..count).map(number).collect()
+}
+
+fn stored(numbers: &[f32], columns: usize) -> [Matrix; 5] {
+    let f16 = numbers.iter().map(|&x| half::f16::from_f32(x).to_bits());
+    let bf16 = numbers.iter().map(|&x| half::bf16::from_f32(x).to_bits());
+    let f32 = || Elements::F32(numbers.to_vec());
+    [
+        Matrix::new(f32(), columns),
+        Matrix::new(Elements::F16(f16.collect()), columns),
+        Matrix::new(Elements::Bf16(bf16.collect()), columns),
+        Matrix::quantized(f32(), columns, Quantization::Q8),
+        Matrix::quantized(f32(), columns, Quantization::Q4),
+    ]
+}
+
+#[test]
+fn small_products_agree_with_the_definition() {
+    let team = &mut Team::new(2);
+    for (rows, columns, inputs) in SHAPES {
+        let x = numbers(inputs * columns, 5);
+        for matrix in stored(&numbers(rows * columns, 7), columns) {
+            let mut row = vec![0.0; columns];
+            let mut expected = vec![0.0; inputs * rows];
+            for (index, expected) in expected.iter_mut().enumerate() {
+                matrix.copy_row(index % rows, &mut row);
+                let x = &x[index / rows * columns..][..columns];
+                *expected = row.iter().zip(x).map(|(w, x)| w * x).sum::<f32>();
+            }
+            for instructions in Instructions::available() {
+                let mut packed = Packed::default();
+                packed.start(inputs, columns, instructions.tile_inputs(inputs));
+                for (input, row) in x.chunks(columns).enumerate() {
+                    packed.set(input, row);
+                }
+                let mut out = vec![f32::NAN; inputs * rows];
+                matrix.multiply((instructions, team), &packed, None, false, &mut out);
+                for (found, expected) in out.iter().zip(&expected) {
+                    let close = (found - expected).abs() < 1e-2;
+                    assert!(close, "{instructions}: {found} and {expected}");
+                }
+            }
+        }
+    }
+}
