@@ -35,7 +35,8 @@ const STEPS: u32 = 150;
 /// Blocks of 8 positions for a whole request.
 const BLOCKS: u32 = (PROMPT + STEPS).div_ceil(8);
 
-/// One greedy request, and others that sample with filters.
+/// One greedy request, and others that sample with filters, some with penalties, one that asks for
+/// log-probabilities.
 fn request(id: u32) -> Request {
     let prompt = (0..PROMPT).map(|i| TokenId::new((i * 7 + id * 31) % 384));
     let request = Request::new(
@@ -44,14 +45,16 @@ fn request(id: u32) -> Request {
         prompt.collect::<Vec<_>>(),
         STEPS + 1,
     );
+    let warm = Sampling::GREEDY.with_temperature(1.0).unwrap();
+    let warm = warm.with_top_p(0.9).unwrap().with_seed(id.into());
     let sampling = match id {
         0 => Sampling::GREEDY,
-        _ => {
-            let warm = Sampling::GREEDY.with_temperature(1.0).unwrap();
-            warm.with_top_p(0.9).unwrap().with_seed(id.into())
-        }
+        1 => warm.with_repetition_penalty(1.1).unwrap(),
+        2 => warm.with_frequency_penalty(0.5).unwrap(),
+        _ => warm,
     };
-    request.unwrap().with_sampling(sampling)
+    let request = request.unwrap().with_sampling(sampling);
+    request.with_logprobs((id == 3).then_some(5)).unwrap()
 }
 
 fn push(plan: &mut StepPlan, id: u32, positions: std::ops::Range<u32>) {
