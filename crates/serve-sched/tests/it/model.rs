@@ -290,7 +290,7 @@ impl World {
             .with_tenant(TenantId::new(tenant))
             .with_deadline(deadline)
             .with_stop_tokens(stop_tokens)
-            .with_logprobs((number % 3 == 0).then_some((number % 4) as u8))
+            .with_logprobs(number.is_multiple_of(3).then_some((number % 4) as u8))
             .unwrap();
         let request = Arc::new(request);
         let fits = request.positions_max() <= self.setup.limits.context_max
