@@ -10,8 +10,7 @@ use serve_bench::simulate::ServerModel;
 /// The settings of a pretended server.
 #[derive(Args, Debug)]
 pub(crate) struct PretendedArgs {
-    /// A settings file of `serve` for the pretended device and its scheduler, such as the one that
-    /// `calibrate` writes
+    /// A settings file of `serve` for a pretended server, such as the one that `calibrate` writes
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// A setting of the pretended server, by the name that `serve` has for it; it wins over the file

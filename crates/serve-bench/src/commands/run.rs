@@ -29,8 +29,8 @@ use super::{CommandResult, SloArgs};
 pub(crate) struct Run {
     #[command(flatten)]
     server: ServerArgs,
-    /// Ask no server, but the scheduler on the mock's device in this process, under the real clock:
-    /// what remains of a server without its HTTP
+    /// Ask no server over HTTP, but a pretended one in this process: the scheduler on the mock's device,
+    /// under the real clock, with the settings of --config and --with
     #[arg(long, conflicts_with_all = ["url", "model"])]
     in_process: bool,
     #[command(flatten)]
