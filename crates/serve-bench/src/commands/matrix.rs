@@ -81,7 +81,7 @@ pub(crate) async fn run(options: &Matrix) -> CommandResult {
 fn print(outcome: &Outcome, report: &Path) {
     println!("{}", matrix::headlines(outcome).text());
     for section in &outcome.sections {
-        for table in section.tables.iter().chain(&matrix::proofs(section)) {
+        for table in matrix::tables(section) {
             println!("{}", table.text());
         }
     }

@@ -14,7 +14,7 @@ mod seen;
 
 pub use beside::Pair;
 pub use proof::{NotShown, Proof};
-pub use report::{headlines, labels, proofs, report};
+pub use report::{headlines, labels, report, tables};
 pub use scale::{Effort, Scale};
 pub use sections::{NAMES, UnknownSection, named};
 
@@ -66,7 +66,7 @@ pub struct Section {
     /// What should have been different and was not.
     pub not_shown: Vec<NotShown>,
     /// Points whose load was not delivered, and why.
-    pub void: Vec<String>,
+    pub void: Vec<(String, String)>,
 }
 
 /// A measured number, for programs.
@@ -257,7 +257,7 @@ impl Bench<'_> {
             id: id.to_owned(),
             cause,
         })?;
-        let void = point.void.iter().map(|why| format!("{id}: {why}"));
+        let void = point.void.iter().map(|why| (id.to_owned(), why.clone()));
         self.section.void.extend(void);
         Ok(point)
     }

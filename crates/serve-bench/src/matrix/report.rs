@@ -1,5 +1,6 @@
 //! A matrix as a page: headlines first, then each section with its proofs.
 
+use std::collections::BTreeSet;
 use std::time::SystemTime;
 
 use super::beside::headlines as table_of;
@@ -28,12 +29,7 @@ pub fn report(outcome: &Outcome, base: &Settings) -> Result<Report, ReportError>
         sections.push(html::Section {
             title: section.name.clone(),
             text: section.question.clone(),
-            tables: section
-                .tables
-                .iter()
-                .cloned()
-                .chain(proofs(section))
-                .collect(),
+            tables: tables(section),
             figures: figures.collect::<Result<_, _>>()?,
             ..html::Section::default()
         });
@@ -44,6 +40,13 @@ pub fn report(outcome: &Outcome, base: &Settings) -> Result<Report, ReportError>
         facts: facts(outcome, base),
         sections,
     })
+}
+
+/// The tables of a section: what was measured, what is void of it, and what was proved before.
+pub fn tables(section: &Section) -> Vec<Table> {
+    let measured = section.tables.iter().cloned();
+    let about = undelivered(section).into_iter().chain(proofs(section));
+    measured.chain(about).collect()
 }
 
 /// The headlines of all sections.
@@ -81,9 +84,32 @@ pub fn labels(outcome: &Outcome) -> Vec<Fact> {
             )
         })
     });
+    missing.chain(not_shown).chain(void(outcome)).collect()
+}
+
+/// One label for all loads that were not delivered; why stands in their sections.
+fn void(outcome: &Outcome) -> Option<Fact> {
     let void = outcome.sections.iter().flat_map(|section| &section.void);
-    let void = void.map(|why| ("VOID", why.clone()));
-    missing.chain(not_shown).chain(void).collect()
+    let points = void
+        .map(|(point, _)| point.as_str())
+        .collect::<BTreeSet<_>>();
+    (!points.is_empty()).then(move || {
+        let count = points.len();
+        let names = points.into_iter().collect::<Vec<_>>().join(", ");
+        let text = format!(
+            "{count} loads were not delivered, and their numbers are the client's as much as the server's: {names}"
+        );
+        ("VOID", text)
+    })
+}
+
+/// Which loads of a section were not delivered, and why.
+fn undelivered(section: &Section) -> Option<Table> {
+    let mut table = Table::new("VOID: not delivered", &["load", "why"]);
+    for (point, why) in &section.void {
+        table.row([point, why]);
+    }
+    (!section.void.is_empty()).then_some(table)
 }
 
 fn facts(outcome: &Outcome, base: &Settings) -> Vec<Fact> {
@@ -115,7 +141,7 @@ fn program() -> String {
 }
 
 /// How the conditions of a section differ, by the servers' own words.
-pub fn proofs(section: &Section) -> Option<Table> {
+fn proofs(section: &Section) -> Option<Table> {
     let columns = ["pair", "the one setting", "off", "on"];
     let mut table = Table::new("proved before measuring, from GET /v1/config", &columns);
     for proof in &section.proofs {

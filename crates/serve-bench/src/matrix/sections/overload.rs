@@ -188,7 +188,7 @@ pub(super) async fn tiers(bench: &mut Bench<'_>) -> Result<(), MatrixError> {
     bench.expect(
         "free is refused more at a shallower depth",
         shown,
-        format!("{before:?}% and {after:?}%"),
+        format!("{}% and {}%", number(before), number(after)),
     );
     Ok(())
 }
@@ -238,7 +238,7 @@ pub(super) async fn aging(bench: &mut Bench<'_>) -> Result<(), MatrixError> {
     bench.expect(
         "free waits less with aging",
         shown,
-        format!("{off:?} s and {on:?} s"),
+        format!("{} s and {} s", number(off), number(on)),
     );
     Ok(())
 }
