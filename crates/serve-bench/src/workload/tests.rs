@@ -273,11 +273,13 @@ fn the_example_specifications_can_be_sent() {
     }
     names.sort_unstable();
     let expected = [
+        "capacity",
         "chat",
         "conversations",
         "overload",
         "replay-azure",
         "replay-mooncake",
+        "three-ways",
         "waves",
     ];
     assert_eq!(names, expected);
