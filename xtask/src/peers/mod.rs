@@ -42,8 +42,10 @@ pub(crate) fn run(options: &Options) -> TaskResult {
     let tools = Tools::build()?;
     let folder = tools.weights(&options.shape)?;
     let mut results = Results::default();
-    if let Err(error) = tools.check(&folder) {
-        results.fail(Engine::Serve, "bf16", &error);
+    for weights in table::CHECKED {
+        if let Err(error) = tools.check(&folder, weights) {
+            results.fail(Engine::Serve, weights, &error);
+        }
     }
     for round in 0..options.rounds as usize {
         for turn in 0..ENTRANTS.len() {

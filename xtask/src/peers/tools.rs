@@ -149,9 +149,11 @@ impl Tools {
     }
 
     /// Whether the decoder computes what candle computes in f32.
-    pub(super) fn check(&self, folder: &Path) -> Result<(), ToolError> {
-        eprintln!("serve: comparing its logits with candle's");
-        self.run(Command::new(self.programs.join("check-model")).arg(folder))?;
+    pub(super) fn check(&self, folder: &Path, weights: &str) -> Result<(), ToolError> {
+        eprintln!("serve in {weights}: comparing its logits with candle's");
+        let mut command = Command::new(self.programs.join("check-model"));
+        command.arg(folder).args(quantize(weights));
+        self.run(&mut command)?;
         Ok(())
     }
 
@@ -168,9 +170,7 @@ impl Tools {
         match entrant.engine {
             Engine::Serve => {
                 command.arg(folder).args(["--device", "cpu", "--json"]);
-                if entrant.weights != "bf16" {
-                    command.args(["--quantize", entrant.weights]);
-                }
+                command.args(quantize(entrant.weights));
             }
             Engine::Candle => {
                 command.arg("run").arg(folder);
@@ -203,6 +203,11 @@ impl Tools {
         command.env("RAYON_NUM_THREADS", self.threads.to_string());
         run_program(command, &self.home.join("log.txt"), PATIENCE)
     }
+}
+
+/// The option of our programs that makes weights of this type from bf16.
+fn quantize(weights: &str) -> Option<String> {
+    (weights != "bf16").then(|| format!("--quantize={weights}"))
 }
 
 fn build(what: &'static str, command: &mut Command) -> Result<(), ToolError> {
