@@ -63,7 +63,7 @@ impl Verdict {
         if ours.void > 0 {
             let _ = writeln!(
                 out,
-                "\n{} runs of serve-bench were void: this machine is busy, and so was the other client",
+                "\nvoid runs of serve-bench: {}; this machine is busy, and so was the other client",
                 ours.void
             );
         }
