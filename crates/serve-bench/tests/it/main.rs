@@ -7,6 +7,7 @@ mod calibrate;
 mod client;
 mod exact;
 mod example;
+mod matrix;
 mod series;
 mod server;
 mod servers;
