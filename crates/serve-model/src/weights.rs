@@ -48,7 +48,7 @@ pub trait TensorSource: fmt::Debug + Sync {
     /// # Errors
     ///
     /// [`WeightsError`] when the tensor is not there or has a type that cannot be read.
-    fn stored(&self, tensor: &str) -> Result<Stored, WeightsError>;
+    fn stored(&self, tensor: &str) -> Result<StoredType, WeightsError>;
 
     /// How the elements of all tensors are stored: `bf16`, `f16`, `f32`, or `mixed`.
     fn stored_dtype(&self) -> &'static str;
@@ -56,7 +56,7 @@ pub trait TensorSource: fmt::Debug + Sync {
 
 /// A type in which a tensor is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stored {
+pub enum StoredType {
     /// 32 bits.
     F32,
     /// Half precision.
@@ -308,12 +308,12 @@ impl TensorSource for Checkpoint {
         })
     }
 
-    fn stored(&self, tensor: &str) -> Result<Stored, WeightsError> {
+    fn stored(&self, tensor: &str) -> Result<StoredType, WeightsError> {
         let entry = self.entry(tensor)?;
         match entry.dtype {
-            Dtype::F32 => Ok(Stored::F32),
-            Dtype::F16 => Ok(Stored::F16),
-            Dtype::BF16 => Ok(Stored::Bf16),
+            Dtype::F32 => Ok(StoredType::F32),
+            Dtype::F16 => Ok(StoredType::F16),
+            Dtype::BF16 => Ok(StoredType::Bf16),
             _ => Err(self.dtype_error(tensor, entry)),
         }
     }
@@ -346,7 +346,7 @@ pub(crate) fn memory_bytes(
         let stored = source.stored(&name)?;
         bytes += match (shape.as_slice(), role.quantization(quantization), stored) {
             (&[rows, columns], Some(to), _) => to.bytes(rows, columns),
-            (&[rows, columns], None, Stored::F16 | Stored::Bf16) => {
+            (&[rows, columns], None, StoredType::F16 | StoredType::Bf16) => {
                 (rows * columns * size_of::<u16>()) as u64
             }
             (shape, _, _) => (shape.iter().product::<usize>() * size_of::<f32>()) as u64,

@@ -1,5 +1,5 @@
-//! Small products of every stored type on all instructions and several threads: as much as Miri, which
-//! interprets, can run in minutes.
+//! Small products of every stored type on all instructions and two threads, of whole numbers, so that
+//! every sum is exact.
 
 use crate::model::kernels::{Elements, Instructions, Matrix, Packed, Quantization, Team};
 

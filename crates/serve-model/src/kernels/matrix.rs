@@ -1,6 +1,7 @@
 //! Matrices of stored weights, and their products with packed inputs on all threads of a team.
 
 use std::cell::RefCell;
+use std::ops::Range;
 
 use rayon::prelude::*;
 
@@ -95,7 +96,10 @@ impl Matrix {
     ///
     /// When there is no such row.
     pub fn copy_row(&self, row: usize, out: &mut [f32]) {
-        let steps = row * self.steps()..(row + 1) * self.steps();
+        self.copy_steps(row * self.steps()..(row + 1) * self.steps(), out);
+    }
+
+    fn copy_steps(&self, steps: Range<usize>, out: &mut [f32]) {
         match &self.weights {
             Weights::F32(elements) => copy_steps::<F32>(&elements.as_chunks().0[steps], out),
             Weights::F16(bits) => copy_steps::<F16>(&bits.as_chunks().0[steps], out),
@@ -110,17 +114,19 @@ impl Matrix {
         self.columns.div_ceil(STEP)
     }
 
+    /// What `map` makes of each step, written where it stays: a vocabulary's matrix is large.
     fn map_steps<T: Send>(&self, map: fn(&[f32; STEP]) -> T) -> Vec<T> {
-        let steps = self.steps();
-        let row = |row| {
-            let mut wide = vec![0.0; steps * STEP];
-            self.copy_row(row, &mut wide);
-            let (steps, _) = wide.as_chunks();
-            steps.iter().map(map).collect::<Vec<T>>()
+        let steps = 0..self.rows() * self.steps();
+        let map = |step| {
+            let mut wide = [0.0; STEP];
+            self.copy_steps(step..step + 1, &mut wide);
+            map(&wide)
         };
-        let mut out = Vec::with_capacity(self.rows() * steps);
-        out.par_extend((0..self.rows()).into_par_iter().flat_map_iter(row));
-        out
+        steps
+            .into_par_iter()
+            .with_min_len(1 << 10)
+            .map(map)
+            .collect()
     }
 
     /// Multiplies each input with all rows: `out = x * rows + bias`, or `out += ..` if `add`.

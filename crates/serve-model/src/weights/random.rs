@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use rayon::prelude::*;
 use serve_core::rng::{mix, mix2};
 
-use super::{Stored, TensorSource, WeightsError, expected_tensors};
+use super::{StoredType, TensorSource, WeightsError, expected_tensors};
 use crate::config::ModelConfig;
 
 /// Random weights in bf16.
@@ -106,8 +106,8 @@ impl TensorSource for RandomWeights {
         self.write(tensor, out, |bits| bits)
     }
 
-    fn stored(&self, tensor: &str) -> Result<Stored, WeightsError> {
-        self.shape(tensor).map(|_| Stored::Bf16)
+    fn stored(&self, tensor: &str) -> Result<StoredType, WeightsError> {
+        self.shape(tensor).map(|_| StoredType::Bf16)
     }
 
     fn stored_dtype(&self) -> &'static str {

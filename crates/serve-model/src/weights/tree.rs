@@ -3,7 +3,7 @@
 //! [`DecoderWeights::load`] knows which tensors there are and which lie side by side; a [`Place`]
 //! knows what a matrix or a vector becomes on its device.
 
-use super::{Stored, TensorSource, WeightsError};
+use super::{StoredType, TensorSource, WeightsError};
 use crate::config::ModelConfig;
 use crate::kernels::{Elements, Quantization};
 
@@ -225,9 +225,9 @@ impl<M, V> Reader<'_, M, V> {
         let all = |one| stored.iter().all(|&stored| stored == one);
         let source = self.source;
         let bits = |name: &str, part: &mut [u16]| source.fill_bits(name, part);
-        let elements = if all(Stored::Bf16) {
+        let elements = if all(StoredType::Bf16) {
             Elements::Bf16(self.concatenate(parts, columns, bits)?)
-        } else if all(Stored::F16) {
+        } else if all(StoredType::F16) {
             Elements::F16(self.concatenate(parts, columns, bits)?)
         } else {
             Elements::F32(self.read(parts, columns)?)

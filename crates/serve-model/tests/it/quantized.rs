@@ -5,8 +5,8 @@
 use std::path::Path;
 
 use serve_core::conformance::{Suite, check};
-use serve_model::agreement::Tolerance;
 use serve_model::kernels::Instructions;
+use serve_model::tolerance::Tolerance;
 use serve_model::{LoadOptions, Quantization, Source, load};
 
 use crate::fixtures::{Golden, folder, names, options};

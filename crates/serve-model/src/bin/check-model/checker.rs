@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use serve_core::conformance::{Driver, Failure, Run};
 use serve_core::{Request, RequestId, Time, TokenId};
-use serve_model::agreement::{Tolerance, spread};
+use serve_model::tolerance::{Tolerance, spread};
 use serve_model::{ChatInputs, ChatTemplate, DecoderBackend, Model, Tokenizer};
 
 use crate::golden::Case;
