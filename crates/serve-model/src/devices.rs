@@ -47,52 +47,6 @@ impl fmt::Display for DeviceKind {
     }
 }
 
-/// The type of weights, activations and cache on a GPU. Sums are in f32 either way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Precision {
-    /// 32 bits.
-    F32,
-    /// bfloat16.
-    Bf16,
-}
-
-impl Precision {
-    /// Bytes of a number.
-    pub fn bytes(self) -> usize {
-        match self {
-            Self::F32 => 4,
-            Self::Bf16 => 2,
-        }
-    }
-
-    /// What it is called.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "f32",
-            Self::Bf16 => "bf16",
-        }
-    }
-}
-
-impl FromStr for Precision {
-    type Err = UnknownPrecision;
-
-    fn from_str(name: &str) -> Result<Self, UnknownPrecision> {
-        let all = [Self::F32, Self::Bf16];
-        let precision = all.into_iter().find(|precision| precision.name() == name);
-        precision.ok_or_else(|| UnknownPrecision {
-            name: name.to_owned(),
-        })
-    }
-}
-
-/// There is no such precision.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[error("there is no precision {name:?}; there are f32 and bf16")]
-pub struct UnknownPrecision {
-    name: String,
-}
-
 /// There is no such kind of device.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("there is no device {name:?}; there are auto, cpu, cuda, webgpu and flex")]

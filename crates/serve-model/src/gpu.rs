@@ -16,7 +16,7 @@ use cubecl::ir::features::TypeUsage;
 
 #[cfg(feature = "webgpu")]
 use crate::devices::DeviceMissing;
-use crate::devices::Precision;
+use crate::kernels::Precision;
 
 pub(crate) use device::{GpuDevice, GpuParts};
 

@@ -14,8 +14,8 @@ use crate::config::ModelConfig;
 use crate::device::{DecoderDevice, DeviceError};
 use crate::draws::Draws;
 use crate::kernels::{
-    Elements, Instructions, Kernel, Lanes, Matrix, Packed, Quantization, ReadSpeed, Team,
-    make_rooms,
+    Elements, Instructions, Kernel, Lanes, Layout, Matrix, Packed, Precision, Quantization,
+    ReadSpeed, Team, make_rooms,
 };
 use crate::kv::{KvPool, KvShape};
 use crate::rope::RopeTable;
@@ -31,6 +31,7 @@ pub struct HostDevice {
     pool: KvPool,
     rope: RopeTable,
     instructions: Instructions,
+    precision: Precision,
     team: Team,
     buffers: Buffers,
     sampler: Sampler,
@@ -91,8 +92,9 @@ impl fmt::Debug for HostDevice {
 }
 
 impl HostDevice {
-    /// Reads all weights and makes the cache: `kv` blocks for positions up to `context_max`.
-    /// `progress` is told the bytes read so far.
+    /// Reads all weights and makes the cache: `kv` blocks for positions up to `context_max`. The
+    /// factors of matrix products are rounded to `precision`; sums, what lies between the products
+    /// and the cache have 32 bits in any case. `progress` is told the bytes read so far.
     ///
     /// # Errors
     ///
@@ -102,6 +104,7 @@ impl HostDevice {
         source: &dyn TensorSource,
         kv: KvShape,
         context_max: u32,
+        precision: Precision,
         options: HostOptions,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Self, WeightsError> {
@@ -128,6 +131,7 @@ impl HostDevice {
             pool: KvPool::new(kv),
             rope: RopeTable::new(&config.rope, config.head_dim, context_max),
             instructions,
+            precision,
             team,
             buffers: Buffers::default(),
             sampler: Sampler::new(),
@@ -137,6 +141,10 @@ impl HostDevice {
     /// Threads that share the work.
     pub fn threads(&self) -> usize {
         self.team.threads()
+    }
+
+    fn layout(&self, inputs: usize) -> Layout {
+        self.instructions.layout(self.precision, inputs)
     }
 }
 
@@ -166,12 +174,13 @@ impl DecoderDevice for HostDevice {
             head_norms,
             ..
         } = &self.weights.layers[layer];
+        let layout = self.layout(rows);
         let buffers = &mut self.buffers;
         self.instructions.run(PackNormed {
             rows: buffers.residual[..rows * shape.hidden].chunks_exact(shape.hidden),
             weight: attention_norm,
             eps: shape.eps,
-            tile_max: self.instructions.tile_inputs(rows),
+            layout,
             packed: &mut buffers.packed,
         });
         let on = (self.instructions, &mut self.team);
@@ -214,14 +223,16 @@ impl DecoderDevice for HostDevice {
 
     fn project_output(&mut self, layer: usize, batch: &Batch) -> Result<(), DeviceError> {
         let (rows, shape) = (batch.tokens().len(), self.shape);
+        let layout = self.layout(rows);
         let output = &self.weights.layers[layer].output;
         let buffers = &mut self.buffers;
-        let seen = &buffers.seen[..rows * shape.query];
         let packed = &mut buffers.packed;
-        packed.start(rows, shape.query, self.instructions.tile_inputs(rows));
-        for (input, row) in seen.chunks_exact(shape.query).enumerate() {
-            packed.set(input, row);
-        }
+        self.instructions.run(PackSeen {
+            rows: &buffers.seen[..rows * shape.query],
+            columns: shape.query,
+            layout,
+            packed,
+        });
         let on = (self.instructions, &mut self.team);
         let out = &mut buffers.residual[..rows * shape.hidden];
         output
@@ -238,13 +249,13 @@ impl DecoderDevice for HostDevice {
             down,
             ..
         } = &self.weights.layers[layer];
+        let layout = self.layout(rows);
         let buffers = &mut self.buffers;
-        let tile_max = self.instructions.tile_inputs(rows);
         self.instructions.run(PackNormed {
             rows: buffers.residual[..rows * shape.hidden].chunks_exact(shape.hidden),
             weight: mlp_norm,
             eps: shape.eps,
-            tile_max,
+            layout,
             packed: &mut buffers.packed,
         });
         let gated = &mut buffers.gated[..rows * 2 * shape.middle];
@@ -252,11 +263,12 @@ impl DecoderDevice for HostDevice {
         gate_up
             .weight
             .multiply_gated(on, &buffers.packed, gate_up.bias.as_deref(), gated);
-        buffers.packed.start(rows, shape.middle, tile_max);
-        for (input, row) in gated.chunks_exact(2 * shape.middle).enumerate() {
-            let packed = &mut buffers.packed;
-            packed.set_every_other(input, row, Matrix::GATED_RUN);
-        }
+        self.instructions.run(PackGated {
+            rows: gated,
+            columns: shape.middle,
+            layout,
+            packed: &mut buffers.packed,
+        });
         let on = (self.instructions, &mut self.team);
         let out = &mut buffers.residual[..rows * shape.hidden];
         down.weight
@@ -266,6 +278,7 @@ impl DecoderDevice for HostDevice {
 
     fn head(&mut self, batch: &Batch) -> Result<(), DeviceError> {
         let shape = self.shape;
+        let layout = self.layout(batch.logit_rows().len());
         let buffers = &mut self.buffers;
         buffers.wanted = batch.logit_rows().len();
         let logits = buffers.wanted * shape.vocabulary;
@@ -276,7 +289,7 @@ impl DecoderDevice for HostDevice {
             rows: batch.logit_rows().iter().map(row),
             weight: &self.weights.norm,
             eps: shape.eps,
-            tile_max: self.instructions.tile_inputs(batch.logit_rows().len()),
+            layout,
             packed: &mut buffers.packed,
         });
         let head = self.weights.head.as_ref();
@@ -320,7 +333,7 @@ struct PackNormed<'a, R> {
     rows: R,
     weight: &'a [f32],
     eps: f32,
-    tile_max: usize,
+    layout: Layout,
     packed: &'a mut Packed,
 }
 
@@ -328,9 +341,50 @@ impl<'a, R: ExactSizeIterator<Item = &'a [f32]>> Kernel for PackNormed<'_, R> {
     #[inline(always)]
     fn run<L: Lanes>(self, _: L) {
         let columns = self.weight.len();
-        self.packed.start(self.rows.len(), columns, self.tile_max);
+        self.packed.start(self.rows.len(), columns, self.layout);
         for (input, row) in self.rows.enumerate() {
             self.packed.set_normed(input, row, self.weight, self.eps);
+        }
+    }
+}
+
+/// Packs what the heads saw.
+struct PackSeen<'a> {
+    /// `[rows, columns]`
+    rows: &'a [f32],
+    columns: usize,
+    layout: Layout,
+    packed: &'a mut Packed,
+}
+
+impl Kernel for PackSeen<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(self, _: L) {
+        let rows = self.rows.chunks_exact(self.columns);
+        self.packed.start(rows.len(), self.columns, self.layout);
+        for (input, row) in rows.enumerate() {
+            self.packed.set(input, row);
+        }
+    }
+}
+
+/// Packs gated rows.
+struct PackGated<'a> {
+    /// `[rows, 2 * columns]`
+    rows: &'a [f32],
+    columns: usize,
+    layout: Layout,
+    packed: &'a mut Packed,
+}
+
+impl Kernel for PackGated<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(self, _: L) {
+        let rows = self.rows.chunks_exact(2 * self.columns);
+        self.packed.start(rows.len(), self.columns, self.layout);
+        for (input, row) in rows.enumerate() {
+            let run = Matrix::GATED_RUN;
+            self.packed.set_every_other(input, row, run);
         }
     }
 }

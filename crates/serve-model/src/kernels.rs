@@ -3,13 +3,17 @@
 //!
 //! A product never depends on how many inputs there are, how many cores, or which neighbours an
 //! input has: the same input gives the same bits. AVX2 and AVX-512 give the same bits too; the
-//! portable version rounds products before it adds them and differs in the last bits.
+//! portable version rounds products before it adds them and differs in the last bits. With factors
+//! rounded to bfloat16 no product needs rounding, and all give the same bits.
 
 mod block;
+mod factors;
 mod lanes;
 pub(crate) mod math;
 mod matrix;
 mod packed;
+mod part;
+mod precision;
 mod quantization;
 mod read_speed;
 mod stored;
@@ -22,12 +26,14 @@ use std::fmt;
 pub(crate) use lanes::{LANES, Lanes};
 pub(crate) use matrix::make_rooms;
 pub use matrix::{Elements, Matrix};
-pub(crate) use packed::Packed;
+pub(crate) use packed::{Layout, Packed};
+pub use precision::{Precision, UnknownPrecision};
 pub use quantization::{Quantization, UnknownQuantization};
 pub use read_speed::ReadSpeed;
 pub use team::Team;
 pub(crate) use team::Tile;
 
+use factors::{Factors, Steps, Wide};
 use lanes::Portable;
 
 /// Instructions of this processor that the kernels can use.
@@ -40,7 +46,9 @@ enum Kind {
     #[cfg(target_arch = "x86_64")]
     Avx2(x86::Avx2),
     #[cfg(target_arch = "x86_64")]
-    Avx512(x86::Avx512),
+    Avx512(x86::Avx512<x86::Plain>),
+    #[cfg(target_arch = "x86_64")]
+    Avx512Bf16(x86::Avx512<x86::Bf16Dot>),
 }
 
 /// Work that is compiled for each kind of processor.
@@ -57,7 +65,8 @@ impl Instructions {
         let all = [
             portable,
             x86::Avx2::detect().map(Kind::Avx2),
-            x86::Avx512::detect().map(Kind::Avx512),
+            x86::Avx512::<x86::Plain>::detect().map(Kind::Avx512),
+            x86::Avx512::<x86::Bf16Dot>::detect().map(Kind::Avx512Bf16),
         ];
         #[cfg(not(target_arch = "x86_64"))]
         let all = [portable];
@@ -70,20 +79,31 @@ impl Instructions {
         best.unwrap_or(Self(Kind::Portable(Portable)))
     }
 
-    /// How many of `inputs` share a tile of a product at most.
-    pub(crate) fn tile_inputs(self, inputs: usize) -> usize {
-        fn of<L: Lanes>(_: L, inputs: usize) -> usize {
-            match inputs <= L::STREAM_INPUTS {
-                true => L::STREAM_TILE_INPUTS,
-                false => L::TILE_INPUTS,
+    /// How `inputs` are packed for products whose factors have this precision.
+    pub(crate) fn layout(self, precision: Precision, inputs: usize) -> Layout {
+        fn of<L: Lanes, F: Factors<L>>(inputs: usize) -> Layout {
+            Layout {
+                form: F::FORM,
+                tile_max: match inputs <= F::STREAM_INPUTS {
+                    true => F::STREAM_TILE_INPUTS,
+                    false => F::Widened::TILE_INPUTS,
+                },
+            }
+        }
+        fn with<L: Lanes>(_: L, precision: Precision, inputs: usize) -> Layout {
+            match precision {
+                Precision::F32 => of::<L, Wide>(inputs),
+                Precision::Bf16 => of::<L, L::Bf16>(inputs),
             }
         }
         match self.0 {
-            Kind::Portable(lanes) => of(lanes, inputs),
+            Kind::Portable(lanes) => with(lanes, precision, inputs),
             #[cfg(target_arch = "x86_64")]
-            Kind::Avx2(lanes) => of(lanes, inputs),
+            Kind::Avx2(lanes) => with(lanes, precision, inputs),
             #[cfg(target_arch = "x86_64")]
-            Kind::Avx512(lanes) => of(lanes, inputs),
+            Kind::Avx512(lanes) => with(lanes, precision, inputs),
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512Bf16(lanes) => with(lanes, precision, inputs),
         }
     }
 
@@ -101,6 +121,8 @@ impl Instructions {
             Kind::Avx2(lanes) => with(lanes, kernel),
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512(lanes) => with(lanes, kernel),
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512Bf16(lanes) => with(lanes, kernel),
         }
     }
 }
@@ -119,6 +141,8 @@ impl fmt::Display for Instructions {
             Kind::Avx2(_) => "avx2",
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512(_) => "avx512",
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512Bf16(_) => "avx512-bf16",
         })
     }
 }

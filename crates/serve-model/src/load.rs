@@ -11,10 +11,10 @@ use std::sync::Arc;
 use crate::backend::DecoderBackend;
 use crate::config::Architecture;
 use crate::decoder::Decoder;
-use crate::devices::{self, DeviceKind, Found, Precision};
+use crate::devices::{self, DeviceKind, Found};
 use crate::generation::GenerationConfig;
 use crate::host::HostOptions;
-use crate::kernels::Quantization;
+use crate::kernels::{Precision, Quantization};
 use crate::shapes::Shape;
 use crate::template::ChatTemplate;
 use crate::tokenizer::Tokenizer;
@@ -60,7 +60,8 @@ pub struct LoadOptions {
     pub host: HostOptions,
     /// Where the decoder runs.
     pub device: DeviceKind,
-    /// On a GPU, the type of weights, activations and cache. Where absent: bf16 if the GPU has it.
+    /// On a GPU, the type of weights, activations and cache; where absent, bf16 if the GPU has it. On the
+    /// CPU, what the factors of matrix products are rounded to; where absent, nothing is rounded.
     pub precision: Option<Precision>,
     /// On a GPU, whether decode steps are recorded and replayed, instead of launched operation by
     /// operation.
@@ -181,6 +182,9 @@ pub fn load(
         (device, Some(_)) => return Err(LoadError::Quantized { device }),
         (device, None) => devices::find(device)?,
     };
+    if matches!(found, Found::Flex) && options.precision == Some(Precision::Bf16) {
+        return Err(LoadError::FlexPrecision);
+    }
     let Files {
         name,
         config,

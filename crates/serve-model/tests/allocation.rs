@@ -20,7 +20,7 @@ use std::sync::Arc;
 use serve_core::{Backend, BlockId, Request, RequestId, Sampling, StepId, StepOutcome, StepPlan};
 use serve_core::{Time, TokenId};
 use serve_model::kernels::Instructions;
-use serve_model::{HostOptions, LoadOptions, Quantization, Source, load};
+use serve_model::{HostOptions, LoadOptions, Precision, Quantization, Source, load};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 use fixtures::{folder, options};
@@ -72,15 +72,15 @@ fn main() {
         for quantization in [None, Some(Quantization::Q8), Some(Quantization::Q4)] {
             for instructions in Instructions::available() {
                 for threads in [1, 2, 5] {
-                    a_steady_decode_loop_allocates_nothing(
-                        name,
-                        HostOptions {
+                    for precision in Precision::ALL {
+                        let host = HostOptions {
                             quantization,
                             instructions,
                             threads: NonZeroUsize::new(threads),
-                        },
-                    );
-                    runs += 1;
+                        };
+                        a_steady_decode_loop_allocates_nothing(name, precision, host);
+                        runs += 1;
+                    }
                 }
             }
         }
@@ -106,8 +106,12 @@ fn allocations(work: impl FnOnce()) -> usize {
     change.allocations + change.reallocations
 }
 
-fn a_steady_decode_loop_allocates_nothing(name: &str, host: HostOptions) {
-    let options = LoadOptions { host, ..options() };
+fn a_steady_decode_loop_allocates_nothing(name: &str, precision: Precision, host: HostOptions) {
+    let options = LoadOptions {
+        host,
+        precision: Some(precision),
+        ..options()
+    };
     let model = load(&Source::Folder(folder(name)), &options, &mut |_| ());
     let mut backend = model.unwrap().backend;
     let (mut plan, mut outcome) = (StepPlan::new(), StepOutcome::new());
@@ -128,5 +132,5 @@ fn a_steady_decode_loop_allocates_nothing(name: &str, host: HostOptions) {
     let counts: Vec<usize> = (0..STEPS).map(step).collect();
     // The first step makes buffers that the prompts did not need.
     let steady = counts[1..].iter().all(|&count| count == 0);
-    assert!(steady, "{name}, {host:?}: {counts:?}");
+    assert!(steady, "{name}, {precision:?}, {host:?}: {counts:?}");
 }

@@ -1,7 +1,9 @@
 //! Small products of every stored type on all instructions and two threads, of whole numbers, so that
 //! every sum is exact.
 
-use crate::model::kernels::{Elements, Instructions, Matrix, Packed, Quantization, Team};
+use crate::model::kernels::{
+    Elements, Instructions, Matrix, Packed, Precision, Quantization, Team,
+};
 
 /// Less than a block and a step, exactly one of each, and a little more.
 const SHAPES: [(usize, usize, usize); 4] = [(1, 1, 1), (5, 17, 2), (32, 32, 3), (35, 40, 7)];
@@ -25,28 +27,43 @@ fn stored(numbers: &[f32], columns: usize) -> [Matrix; 5] {
     ]
 }
 
+/// The definition; whole numbers as small as these need no rounding, but weights that have been made
+/// smaller do.
+fn expected(precision: Precision, matrix: &Matrix, columns: usize, x: &[f32]) -> Vec<f32> {
+    let rounded = |&w: &f32| match precision {
+        Precision::F32 => w,
+        Precision::Bf16 => half::bf16::from_f32(w).to_f32(),
+    };
+    let mut row = vec![0.0; columns];
+    let mut out = Vec::new();
+    for x in x.chunks(columns) {
+        for index in 0..matrix.rows() {
+            matrix.copy_row(index, &mut row);
+            out.push(row.iter().zip(x).map(|(w, x)| rounded(w) * x).sum());
+        }
+    }
+    out
+}
+
 #[test]
 fn small_products_agree_with_the_definition() {
     let team = &mut Team::new(2);
     for (rows, columns, inputs) in SHAPES {
         let x = numbers(inputs * columns, 5);
         for matrix in stored(&numbers(rows * columns, 7), columns) {
-            let mut row = vec![0.0; columns];
-            let mut expected = vec![0.0; inputs * rows];
-            for (index, expected) in expected.iter_mut().enumerate() {
-                matrix.copy_row(index % rows, &mut row);
-                let x = &x[index / rows * columns..][..columns];
-                *expected = row.iter().zip(x).map(|(w, x)| w * x).sum::<f32>();
-            }
-            for instructions in Instructions::available() {
+            let expected = Precision::ALL.map(|to| expected(to, &matrix, columns, &x));
+            let ways = Instructions::available().into_iter();
+            let ways = ways.flat_map(|instructions| Precision::ALL.map(|to| (instructions, to)));
+            for (instructions, precision) in ways {
+                let expected = &expected[usize::from(precision == Precision::Bf16)];
                 let mut packed = Packed::default();
-                packed.start(inputs, columns, instructions.tile_inputs(inputs));
+                packed.start(inputs, columns, instructions.layout(precision, inputs));
                 for (input, row) in x.chunks(columns).enumerate() {
                     packed.set(input, row);
                 }
                 let mut out = vec![f32::NAN; inputs * rows];
                 matrix.multiply((instructions, team), &packed, None, false, &mut out);
-                for (found, expected) in out.iter().zip(&expected) {
+                for (found, expected) in out.iter().zip(expected) {
                     let close = (found - expected).abs() < 1e-2;
                     assert!(close, "{instructions}: {found} and {expected}");
                 }

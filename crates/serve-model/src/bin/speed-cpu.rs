@@ -14,7 +14,9 @@ use clap::Parser;
 use serve_core::{RequestId, Span};
 use serve_model::kernels::Instructions;
 use serve_model::measure::{ReadSpeed, StepBytes, TimedSteps, median};
-use serve_model::{HostOptions, LoadOptions, ModelConfig, Quantization, Shape, Source, load};
+use serve_model::{
+    DeviceKind, HostOptions, LoadOptions, ModelConfig, Precision, Quantization, Shape, Source, load,
+};
 
 /// Measure decode against memory bandwidth and prefill against a matrix product, with random weights.
 #[derive(Parser)]
@@ -25,7 +27,7 @@ struct Arguments {
     /// Rounds; each number is the median of one measurement in each.
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Print one JSON object a line: name, value, unit, weights.
+    /// Print one JSON object a line: name, value, unit, weights, factors.
     #[arg(long)]
     json: bool,
 }
@@ -51,7 +53,9 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let mut models = Vec::new();
     for quantization in WEIGHTS {
-        models.push(Measured::load(arguments, quantization)?);
+        for precision in Precision::ALL {
+            models.push(Measured::load(arguments, quantization, precision)?);
+        }
     }
     let threads = rayon::current_num_threads();
     let bytes = models
@@ -94,13 +98,14 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     )?;
     writeln!(
         out,
-        "medians of {} rounds; the floor of a step is the time in which its weights and KV are read",
+        "medians of {} rounds; the floor of a step is the time in which its weights and KV are read; \
+         factors are what those of matrix products are rounded to",
         arguments.rounds
     )?;
     writeln!(
         out,
-        "\n{:<22} {:>9} {:>9} {:>16} {:>16} {:>16} {:>18}",
-        "weights", "MB", "floor", "batch 1", "batch 4", "batch 16", "prefill of 128"
+        "\n{:<22} {:<7} {:>9} {:>9} {:>16} {:>16} {:>16} {:>18}",
+        "weights", "factors", "MB", "floor", "batch 1", "batch 4", "batch 16", "prefill of 128"
     )?;
     for model in models {
         model.print_row(&machine, &mut out)?;
@@ -117,6 +122,7 @@ struct Machine {
 /// A model and what has been measured of it.
 struct Measured {
     name: String,
+    precision: Precision,
     config: ModelConfig,
     bytes: StepBytes,
     steps: TimedSteps,
@@ -132,6 +138,7 @@ impl Measured {
     fn load(
         arguments: &Arguments,
         quantization: Option<Quantization>,
+        precision: Precision,
     ) -> Result<Self, Box<dyn Error>> {
         let outputs_max = BATCHES.len() as u32 * STEPS * arguments.rounds + 1;
         let context = PROMPT_TOKENS + outputs_max;
@@ -143,6 +150,8 @@ impl Measured {
                 quantization,
                 ..HostOptions::default()
             },
+            device: DeviceKind::Cpu,
+            precision: Some(precision),
             ..LoadOptions::default()
         };
         let model = load(&Source::Random(arguments.shape), &options, &mut |_| ())?;
@@ -158,6 +167,7 @@ impl Measured {
         }
         Ok(Self {
             name,
+            precision,
             config,
             bytes,
             steps,
@@ -202,7 +212,12 @@ impl Measured {
         let floor = self.floor(1, machine);
         let share = self.prompt_flops() / machine.flops_per_s;
         let (name, bytes) = (self.name, self.bytes.weights as f64 / 1e6);
-        write!(out, "{name:<22} {bytes:>9.0} {:>6.1} ms", floor * 1e3)?;
+        let factors = self.precision.name();
+        write!(
+            out,
+            "{name:<22} {factors:<7} {bytes:>9.0} {:>6.1} ms",
+            floor * 1e3
+        )?;
         let decode = self.decode.map(|times| median(times).as_secs_f64());
         for (index, step) in decode.into_iter().enumerate() {
             let (ratio, of) = match index {
@@ -241,6 +256,7 @@ impl Measured {
         for (name, value, unit) in rows {
             let line = serde_json::json!({
                 "name": name, "value": value, "unit": unit, "weights": self.name,
+                "factors": self.precision.name(),
             });
             writeln!(out, "{line}")?;
         }

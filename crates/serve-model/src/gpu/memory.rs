@@ -9,8 +9,8 @@ use cubecl::client::Client;
 use cubecl::ir::{ElemType, FloatKind};
 
 use super::kernels::{Best, Buffer, Cache, DRAW_NUMBERS, KernelShape, PARTS, Partial};
-use crate::devices::Precision;
 use crate::kernels::Elements;
+use crate::kernels::Precision;
 use crate::weights::{Place, Role};
 
 pub(super) fn dtype(precision: Precision) -> DType {

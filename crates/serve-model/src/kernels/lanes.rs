@@ -1,6 +1,8 @@
 //! Sixteen numbers at a time: what the kernels need of a processor, and the version of it that runs
 //! on every processor.
 
+use super::factors::{Factors, Rounded};
+
 /// Numbers that are worked on together. It fixes the order of every sum, so it is the same on all
 /// processors, whatever the width of their registers.
 pub(crate) const LANES: usize = 16;
@@ -24,15 +26,17 @@ pub(crate) trait Lanes: Copy + Send + Sync {
     type Vector: Copy;
     /// A part of the numbers, in one register.
     type Register: Copy;
+    /// How products go whose factors are rounded to bfloat16.
+    type Bf16: Factors<Self>;
 
     /// Runs `work`, compiled for this processor.
     fn run<T>(self, work: impl FnOnce() -> T) -> T;
 
     fn load(self, numbers: &[f32; LANES]) -> Self::Vector;
 
-    fn load_even_bf16(self, bits: &[u16; 2 * LANES]) -> Self::Vector;
+    fn load_low_bf16(self, bits: &[u16; 2 * LANES]) -> Self::Vector;
 
-    fn load_odd_bf16(self, bits: &[u16; 2 * LANES]) -> Self::Vector;
+    fn load_high_bf16(self, bits: &[u16; 2 * LANES]) -> Self::Vector;
 
     fn load_f16(self, bits: &[u16; LANES]) -> Self::Vector;
 
@@ -47,6 +51,9 @@ pub(crate) trait Lanes: Copy + Send + Sync {
     fn multiply_add(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
 
     fn multiply(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+
+    /// The nearest bfloat16 number of each; of two, the even one.
+    fn round_bf16(self, vector: Self::Vector) -> Self::Vector;
 
     /// One number in all lanes.
     fn splat(self, number: f32) -> Self::Vector;
@@ -67,10 +74,10 @@ pub(crate) trait Lanes: Copy + Send + Sync {
     ) -> Self::Register;
 
     /// Asks for memory that is going to be read in some hundred cycles.
-    fn prefetch<T>(self, _memory: &T) {}
+    fn prefetch<T>(self, _memory: *const T) {}
 
     /// Asks for memory that is going to be read in some thousand cycles.
-    fn prefetch_far<T>(self, _memory: &T) {}
+    fn prefetch_far<T>(self, _memory: *const T) {}
 
     /// The sums of all lanes of four vectors. Halves are added until one number is left.
     #[inline(always)]
@@ -92,6 +99,39 @@ pub(crate) trait Lanes: Copy + Send + Sync {
     }
 }
 
+/// What multiplies bfloat16 numbers in pairs: lane `i` of a step has weight `i` in the high half of its
+/// 32 bits, which is multiplied first, and weight `i + 16` in the low half.
+pub(crate) trait Dot: Lanes {
+    /// Pairs in all lanes.
+    type Pairs: Copy;
+
+    fn load_pairs(self, bits: &[u16; 2 * LANES]) -> Self::Pairs;
+
+    fn store_pairs(self, pairs: Self::Pairs, out: &mut [u16; 2 * LANES]);
+
+    /// Rounds the numbers of a step.
+    fn pair(self, high: Self::Vector, low: Self::Vector) -> Self::Pairs;
+
+    /// The rounded [`Lanes::load_i4`].
+    fn pair_i4(self, bytes: &[u8; LANES], scale: u16) -> Self::Pairs;
+
+    /// `a.low * b.low + (a.high * b.high + c)`
+    fn dot(self, a: Self::Pairs, b: Self::Pairs, c: Self::Vector) -> Self::Vector;
+
+    /// `a.low * b.low + (a.high * b.high + c)`
+    fn dot_part(self, a: Self::Pairs, b: Self::Pairs, c: Self::Register) -> Self::Register;
+}
+
+/// The nearest bfloat16 number; of two, the even one.
+#[inline(always)]
+pub(super) fn round_bf16(x: f32) -> f32 {
+    const QUIET: u32 = 1 << 22;
+    let bits = x.to_bits();
+    let nearest = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
+    let rounded = if x.is_nan() { bits | QUIET } else { nearest };
+    f32::from_bits(rounded & 0xffff_0000)
+}
+
 /// Plain Rust, in parts as wide as the registers that nearly every processor has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Portable;
@@ -106,6 +146,7 @@ impl Lanes for Portable {
 
     type Vector = [f32; LANES];
     type Register = [f32; PART];
+    type Bf16 = Rounded;
 
     fn run<T>(self, work: impl FnOnce() -> T) -> T {
         work()
@@ -117,19 +158,19 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
-    fn load_even_bf16(self, bits: &[u16; 2 * LANES]) -> Self::Vector {
+    fn load_low_bf16(self, bits: &[u16; 2 * LANES]) -> Self::Vector {
         let mut out = [0.0; LANES];
-        for (out, &[even, _]) in out.iter_mut().zip(bits.as_chunks().0) {
-            *out = f32::from_bits(u32::from(even) << 16);
+        for (out, &[low, _]) in out.iter_mut().zip(bits.as_chunks().0) {
+            *out = f32::from_bits(u32::from(low) << 16);
         }
         out
     }
 
     #[inline(always)]
-    fn load_odd_bf16(self, bits: &[u16; 2 * LANES]) -> Self::Vector {
+    fn load_high_bf16(self, bits: &[u16; 2 * LANES]) -> Self::Vector {
         let mut out = [0.0; LANES];
-        for (out, &[_, odd]) in out.iter_mut().zip(bits.as_chunks().0) {
-            *out = f32::from_bits(u32::from(odd) << 16);
+        for (out, &[_, high]) in out.iter_mut().zip(bits.as_chunks().0) {
+            *out = f32::from_bits(u32::from(high) << 16);
         }
         out
     }
@@ -171,6 +212,11 @@ impl Lanes for Portable {
             a[i] *= b[i];
         }
         a
+    }
+
+    #[inline(always)]
+    fn round_bf16(self, vector: Self::Vector) -> Self::Vector {
+        vector.map(round_bf16)
     }
 
     #[inline(always)]

@@ -5,8 +5,9 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::block::{BLOCK_ROWS, Block, Finish, Room};
+use super::block::{BLOCK_ROWS, Block, Room};
 use super::lanes::Portable;
+use super::part::{Finish, Outputs};
 use super::stored::{Bf16, F16, F32, Q4, Q8, STEP, Stored};
 use super::{Instructions, Kernel, Lanes, Packed, Quantization, Team, Tile, math};
 
@@ -237,10 +238,12 @@ impl Rows<'_, '_> {
         let steps = self.matrix.steps();
         let block = Block::<W> {
             weights: &weights[self.first * steps..],
-            rows: self.rows,
-            steps,
-            x: self.x,
-            finish: self.finish,
+            outputs: Outputs {
+                rows: self.rows,
+                steps,
+                x: self.x,
+                finish: self.finish,
+            },
         };
         block.run(lanes, room, self.out);
     }
@@ -304,6 +307,7 @@ fn copy_steps<W: Stored>(steps: &[W::Step], out: &mut [f32]) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Precision;
     use super::*;
     use proptest::prelude::*;
     use serve_core::rng::Rng;
@@ -332,42 +336,66 @@ mod tests {
         Matrix::new(Elements::F32(random(rows * columns, rng)), columns)
     }
 
-    fn pack(packed: &mut Packed, instructions: Instructions, columns: usize, x: &[f32]) {
+    /// What multiplies, and what is rounded before.
+    #[derive(Clone, Copy, Debug)]
+    struct How {
+        instructions: Instructions,
+        precision: Precision,
+    }
+
+    fn every_way() -> Vec<How> {
+        let of = |instructions| {
+            Precision::ALL.map(|precision| How {
+                instructions,
+                precision,
+            })
+        };
+        Instructions::available().into_iter().flat_map(of).collect()
+    }
+
+    const BEST: fn() -> How = || How {
+        instructions: Instructions::best(),
+        precision: Precision::F32,
+    };
+
+    fn pack(packed: &mut Packed, how: How, columns: usize, x: &[f32]) {
         let inputs = x.len() / columns;
-        packed.start(inputs, columns, instructions.tile_inputs(inputs));
+        let layout = how.instructions.layout(how.precision, inputs);
+        packed.start(inputs, columns, layout);
         for (input, row) in x.chunks(columns).enumerate() {
             packed.set(input, row);
         }
     }
 
-    fn product_on(
-        team: &mut Team,
-        instructions: Instructions,
-        matrix: &Matrix,
-        x: &[f32],
-    ) -> Vec<f32> {
+    fn product_on(team: &mut Team, how: How, matrix: &Matrix, x: &[f32]) -> Vec<f32> {
         let mut packed = Packed::default();
-        pack(&mut packed, instructions, matrix.columns, x);
+        pack(&mut packed, how, matrix.columns, x);
         let mut out = vec![f32::NAN; x.len() / matrix.columns * matrix.rows()];
-        matrix.multiply((instructions, team), &packed, None, false, &mut out);
+        matrix.multiply((how.instructions, team), &packed, None, false, &mut out);
         out
     }
 
-    fn product(instructions: Instructions, matrix: &Matrix, x: &[f32]) -> Vec<f32> {
-        product_on(&mut Team::new(1), instructions, matrix, x)
+    fn product(how: How, matrix: &Matrix, x: &[f32]) -> Vec<f32> {
+        product_on(&mut Team::new(1), how, matrix, x)
+    }
+
+    /// A factor as products see it.
+    fn factor(precision: Precision, x: f32) -> f32 {
+        match precision {
+            Precision::F32 => x,
+            Precision::Bf16 => half::bf16::from_f32(x).to_f32(),
+        }
     }
 
     /// The definition, in f64.
-    fn reference(matrix: &Matrix, x: &[f32]) -> Vec<f64> {
+    fn reference(precision: Precision, matrix: &Matrix, x: &[f32]) -> Vec<f64> {
+        let factor = |x| f64::from(factor(precision, x));
         let mut row = vec![0.0; matrix.columns];
         let mut out = Vec::new();
         for input in x.chunks(matrix.columns) {
             for index in 0..matrix.rows() {
                 matrix.copy_row(index, &mut row);
-                let products = row
-                    .iter()
-                    .zip(input)
-                    .map(|(&w, &x)| f64::from(w) * f64::from(x));
+                let products = row.iter().zip(input).map(|(&w, &x)| factor(w) * factor(x));
                 out.push(products.sum());
             }
         }
@@ -378,16 +406,16 @@ mod tests {
         let mut rng = Rng::new(seed);
         let x = random(inputs * columns, &mut rng);
         for matrix in stored(&random(rows * columns, &mut rng), columns) {
-            let expected = reference(&matrix, &x);
-            for instructions in Instructions::available() {
-                let found = product(instructions, &matrix, &x);
+            for how in every_way() {
+                let expected = reference(how.precision, &matrix, &x);
+                let found = product(how, &matrix, &x);
                 // Sums of numbers below 1: their rounding grows with the number of terms.
                 let tolerance = 1e-6 * (columns as f64).sqrt() + 1e-7;
                 for (index, (&found, &expected)) in found.iter().zip(&expected).enumerate() {
                     let error = (f64::from(found) - expected).abs();
                     assert!(
                         error <= tolerance,
-                        "{instructions} {rows}x{columns}, {inputs} inputs, output {index}: {found} and {expected}"
+                        "{how:?} {rows}x{columns}, {inputs} inputs, output {index}: {found} and {expected}"
                     );
                 }
             }
@@ -429,17 +457,14 @@ mod tests {
         let mut rng = Rng::new(5);
         let x = random(140 * columns, &mut rng);
         for matrix in stored(&random(rows * columns, &mut rng), columns) {
-            for instructions in Instructions::available() {
+            for how in every_way() {
                 let alone: Vec<f32> = x
                     .chunks(columns)
-                    .flat_map(|x| product(instructions, &matrix, x))
+                    .flat_map(|x| product(how, &matrix, x))
                     .collect();
                 for inputs in (1..=64).chain([127, 128, 129, 140]) {
-                    let together = product(instructions, &matrix, &x[..inputs * columns]);
-                    assert!(
-                        together == alone[..inputs * rows],
-                        "{instructions}, {inputs}"
-                    );
+                    let together = product(how, &matrix, &x[..inputs * columns]);
+                    assert!(together == alone[..inputs * rows], "{how:?}, {inputs}");
                 }
             }
         }
@@ -450,7 +475,7 @@ mod tests {
         let mut rng = Rng::new(6);
         let x = random(9 * 500, &mut rng);
         let [_, _, matrix, _, _] = stored(&random(300 * 500, &mut rng), 500);
-        let on = |threads| product_on(&mut Team::new(threads), Instructions::best(), &matrix, &x);
+        let on = |threads| product_on(&mut Team::new(threads), BEST(), &matrix, &x);
         assert!(on(1) == on(3));
     }
 
@@ -460,8 +485,57 @@ mod tests {
         let x = random(17 * 1030, &mut rng);
         for matrix in stored(&random(50 * 1030, &mut rng), 1030) {
             let wide = &Instructions::available()[1..];
-            let products: Vec<_> = wide.iter().map(|&i| product(i, &matrix, &x)).collect();
+            let of = |&instructions: &Instructions| {
+                let how = How {
+                    instructions,
+                    ..BEST()
+                };
+                product(how, &matrix, &x)
+            };
+            let products: Vec<_> = wide.iter().map(of).collect();
             assert!(products.windows(2).all(|pair| pair[0] == pair[1]));
+        }
+    }
+
+    #[test]
+    fn rounded_factors_give_the_bits_of_a_product_of_rounded_numbers_on_every_processor() {
+        let mut rng = Rng::new(12);
+        let (rows, columns, inputs) = (50, 1030, 17);
+        let x = random(inputs * columns, &mut rng);
+        let rounded = |x: &f32| factor(Precision::Bf16, *x);
+        let rounded_x: Vec<f32> = x.iter().map(rounded).collect();
+        for matrix in stored(&random(rows * columns, &mut rng), columns) {
+            let mut wide = vec![0.0; rows * columns];
+            for (row, wide) in wide.chunks_mut(columns).enumerate() {
+                matrix.copy_row(row, wide);
+            }
+            let wide = Matrix::new(Elements::F32(wide.iter().map(rounded).collect()), columns);
+            let expected = product(BEST(), &wide, &rounded_x);
+            for instructions in Instructions::available() {
+                let how = How {
+                    instructions,
+                    precision: Precision::Bf16,
+                };
+                assert!(product(how, &matrix, &x) == expected, "{instructions}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_number_stays_none_when_factors_are_rounded() {
+        // Rounding by adding to the bits would make infinities and zeros of these.
+        for bits in [0x7fff_ffff, 0xffff_ffff, 0x7f80_0001] {
+            let mut x = [1.0; 40];
+            x[21] = f32::from_bits(bits);
+            for how in every_way() {
+                let ones = Matrix::new(Elements::F32(vec![1.0; 40]), 40);
+                assert!(product(how, &ones, &x)[0].is_nan(), "{how:?}, {bits:x}");
+                let weights = Matrix::new(Elements::F32(x.to_vec()), 40);
+                assert!(
+                    product(how, &weights, &[1.0; 40])[0].is_nan(),
+                    "{how:?}, {bits:x}"
+                );
+            }
         }
     }
 
@@ -472,11 +546,17 @@ mod tests {
         for (rows, columns, inputs) in [(40, 70, 20), (7, 33, 5), (20, 65, 12), (9, 3, 1)] {
             let x = random(inputs * columns, &mut rng);
             let matrix = f32(rows, columns, &mut rng);
-            let best = Instructions::best();
-            pack(&mut packed, best, columns, &x);
-            let mut out = vec![f32::NAN; inputs * rows];
-            matrix.multiply((best, &mut Team::new(1)), &packed, None, false, &mut out);
-            assert!(out == product(best, &matrix, &x));
+            for precision in Precision::ALL {
+                let how = How {
+                    precision,
+                    ..BEST()
+                };
+                pack(&mut packed, how, columns, &x);
+                let mut out = vec![f32::NAN; inputs * rows];
+                let on = (how.instructions, &mut Team::new(1));
+                matrix.multiply(on, &packed, None, false, &mut out);
+                assert!(out == product(how, &matrix, &x));
+            }
         }
     }
 
@@ -488,18 +568,18 @@ mod tests {
         let bias = random(rows, &mut rng);
         let before = random(inputs * rows, &mut rng);
         let matrix = f32(rows, columns, &mut rng);
-        for instructions in Instructions::available() {
-            let product = product(instructions, &matrix, &x);
+        for how in every_way() {
+            let product = product(how, &matrix, &x);
             let mut packed = Packed::default();
-            pack(&mut packed, instructions, columns, &x);
+            pack(&mut packed, how, columns, &x);
             for add in [false, true] {
                 let mut out = before.clone();
-                let on = (instructions, &mut Team::new(2));
+                let on = (how.instructions, &mut Team::new(2));
                 matrix.multiply(on, &packed, Some(&bias), add, &mut out);
                 for (index, found) in out.into_iter().enumerate() {
                     let sum = product[index] + bias[index % rows];
                     let expected = if add { before[index] + sum } else { sum };
-                    assert_eq!(found, expected, "{instructions}");
+                    assert_eq!(found, expected, "{how:?}");
                 }
             }
         }
@@ -514,13 +594,17 @@ mod tests {
             let matrix = f32(2 * half, columns, &mut rng);
             let ones = Matrix::new(Elements::F32(vec![1.0; half]), half);
             for instructions in Instructions::available() {
-                let plain = product(instructions, &matrix, &x);
+                let how = How {
+                    instructions,
+                    ..BEST()
+                };
+                let plain = product(how, &matrix, &x);
                 let mut packed = Packed::default();
-                pack(&mut packed, instructions, columns, &x);
+                pack(&mut packed, how, columns, &x);
                 let mut gated = vec![0.0; inputs * 2 * half];
                 let team = &mut Team::new(2);
                 matrix.multiply_gated((instructions, team), &packed, Some(&bias), &mut gated);
-                packed.start(inputs, half, instructions.tile_inputs(inputs));
+                packed.start(inputs, half, instructions.layout(Precision::F32, inputs));
                 for (input, row) in gated.chunks(2 * half).enumerate() {
                     packed.set_every_other(input, row, Matrix::GATED_RUN);
                 }

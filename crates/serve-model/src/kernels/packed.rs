@@ -2,83 +2,115 @@
 
 use std::ops::Range;
 
-use super::lanes::LANES;
+use super::lanes::{LANES, round_bf16};
 use super::math;
 use super::stored::STEP;
 
-/// Several inputs, filled up with zeros to whole steps: within a tile, the first vector of each
-/// input, then the second of each.
+/// How the numbers of inputs are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// As they are.
+    #[default]
+    Wide,
+    /// Rounded to bfloat16, in 32 bits.
+    Rounded,
+    /// Rounded to bfloat16, number `i + 16` of a step beside number `i`: as weights are
+    /// [stored](super::stored::Bf16).
+    Pairs,
+}
+
+/// How inputs are laid out for the instructions that multiply them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Layout {
+    pub(crate) form: Form,
+    /// Inputs of a tile at most.
+    pub(crate) tile_max: usize,
+}
+
+/// A step in one or two whole cache lines: a load that crosses from one to the next takes twice as
+/// long, and tiles load inputs more often than anything else.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
+pub(crate) struct Lines<T>(pub(super) T);
+
+/// Several inputs, filled up with zeros to whole steps: within a tile, the first step of each input,
+/// then the second of each.
 #[derive(Debug, Default)]
 pub(crate) struct Packed {
-    vectors: Vec<[f32; LANES]>,
+    form: Form,
+    /// The steps, if they are numbers of 32 bits.
+    wide: Vec<Lines<[f32; STEP]>>,
+    /// The steps, if they are pairs.
+    pairs: Vec<Lines<[u16; STEP]>>,
     inputs: usize,
-    /// Vectors of one input.
+    /// Steps of one input.
     length: usize,
     tiles: usize,
 }
 
 impl Packed {
-    /// Makes room for inputs of `columns` numbers, in tiles of about the same size, `tile_max` inputs
-    /// at most. What was packed before is lost.
-    pub(crate) fn start(&mut self, inputs: usize, columns: usize, tile_max: usize) {
+    /// Makes room for inputs of `columns` numbers, in tiles of about the same size. What was packed
+    /// before is lost.
+    pub(crate) fn start(&mut self, inputs: usize, columns: usize, layout: Layout) {
+        self.form = layout.form;
         self.inputs = inputs;
-        self.length = STEP / LANES * columns.div_ceil(STEP);
-        self.tiles = inputs.div_ceil(tile_max);
-        let vectors = inputs * self.length;
-        if vectors > self.vectors.len() {
-            self.vectors.resize(vectors, [0.0; LANES]);
+        self.length = columns.div_ceil(STEP);
+        self.tiles = inputs.div_ceil(layout.tile_max);
+        let steps = inputs * self.length;
+        match self.form {
+            Form::Wide | Form::Rounded => grow(&mut self.wide, steps, Lines([0.0; STEP])),
+            Form::Pairs => grow(&mut self.pairs, steps, Lines([0; STEP])),
         }
     }
 
     /// Packs one input.
     #[inline(always)]
     pub(crate) fn set(&mut self, input: usize, row: &[f32]) {
-        let (whole, rest) = row.as_chunks();
-        let mut vectors = self.vectors_of(input);
-        for (chunk, vector) in whole.iter().zip(vectors.by_ref()) {
-            *vector = *chunk;
-        }
-        pad(vectors, rest);
+        self.fill(
+            input,
+            #[inline(always)]
+            |vector| part_of(row, vector),
+        );
     }
 
     /// Packs the RMS norm of one input: `row / sqrt(mean(row^2) + eps) * weight`.
     #[inline(always)]
     pub(crate) fn set_normed(&mut self, input: usize, row: &[f32], weight: &[f32], eps: f32) {
         let scale = math::norm_scale(row, eps);
-        let ((whole, rest), (weights, rest_weights)) = (row.as_chunks(), weight.as_chunks());
-        let mut vectors = self.vectors_of(input);
-        let scaled = |x: &[f32; LANES], weight: &[f32; LANES]| {
-            let mut out = [0.0; LANES];
-            for i in 0..LANES {
-                out[i] = x[i] * scale * weight[i];
-            }
-            out
-        };
-        for ((x, weight), vector) in whole.iter().zip(weights).zip(vectors.by_ref()) {
-            *vector = scaled(x, weight);
-        }
-        let last = scaled(&padded(rest), &padded(rest_weights));
-        pad(vectors, &last[..rest.len()]);
+        self.fill(
+            input,
+            #[inline(always)]
+            |vector| {
+                let (x, weight) = (part_of(row, vector), part_of(weight, vector));
+                let mut out = [0.0; LANES];
+                for i in 0..LANES {
+                    out[i] = x[i] * scale * weight[i];
+                }
+                out
+            },
+        );
     }
 
-    /// Packs every other run of `run` numbers of a row, of which the last may be shorter: what
-    /// [`Matrix::multiply_gated`](super::Matrix::multiply_gated) leaves.
+    /// Packs every other run of `run` numbers of a row, whole vectors, of which the last run may be
+    /// shorter: what [`Matrix::multiply_gated`](super::Matrix::multiply_gated) leaves.
     #[inline(always)]
     pub(crate) fn set_every_other(&mut self, input: usize, row: &[f32], run: usize) {
-        let mut vectors = self.vectors_of(input);
-        for pair in row.chunks(2 * run) {
-            let (whole, rest) = pair[..pair.len() / 2].as_chunks();
-            for (chunk, vector) in whole.iter().zip(vectors.by_ref()) {
-                *vector = *chunk;
-            }
-            // Only the last run may have an incomplete vector.
-            if !rest.is_empty()
-                && let Some(vector) = vectors.next()
-            {
-                *vector = padded(rest);
-            }
-        }
-        pad(vectors, &[]);
+        let vectors = run / LANES;
+        self.fill(
+            input,
+            #[inline(always)]
+            |vector| {
+                let pair = row.get(vector / vectors * 2 * run..).unwrap_or_default();
+                let pair = &pair[..pair.len().min(2 * run)];
+                part_of(&pair[..pair.len() / 2], vector % vectors)
+            },
+        );
+    }
+
+    /// How its numbers are kept.
+    #[inline(always)]
+    pub(super) fn form(&self) -> Form {
+        self.form
     }
 
     /// The number of inputs.
@@ -97,33 +129,92 @@ impl Packed {
         tile * self.inputs / self.tiles..(tile + 1) * self.inputs / self.tiles
     }
 
-    /// The vectors of the `C` inputs of a tile that begins with `input`.
+    /// All steps, if they are numbers of 32 bits.
     #[inline(always)]
-    pub(super) fn vectors<const C: usize>(&self, input: usize) -> &[[[f32; LANES]; C]] {
-        let vectors = &self.vectors[input * self.length..][..C * self.length];
-        vectors.as_chunks().0
+    pub(super) fn wide(&self) -> &[Lines<[f32; STEP]>] {
+        &self.wide
     }
 
+    /// All steps, if they are pairs.
     #[inline(always)]
-    fn vectors_of(&mut self, input: usize) -> impl Iterator<Item = &mut [f32; LANES]> {
+    pub(super) fn pairs(&self) -> &[Lines<[u16; STEP]>] {
+        &self.pairs
+    }
+
+    /// The `steps` of the `C` inputs of a tile that begins with `input`.
+    #[inline(always)]
+    pub(super) fn tile_steps<'a, T, const C: usize>(
+        &self,
+        steps: &'a [T],
+        input: usize,
+    ) -> &'a [[T; C]] {
+        let steps = &steps[input * self.length..][..C * self.length];
+        steps.as_chunks().0
+    }
+
+    /// Packs the vectors of an input, which `next` is asked for by number.
+    #[inline(always)]
+    fn fill(&mut self, input: usize, next: impl Fn(usize) -> [f32; LANES]) {
         // The tile that has it: tiles begin at `tile * inputs / tiles`, rounded down.
         let tile = ((input + 1) * self.tiles - 1) / self.inputs;
         let inputs = self.tile(tile);
         debug_assert!(inputs.contains(&input));
-        let vectors = &mut self.vectors[inputs.start * self.length..inputs.end * self.length];
-        vectors[input - inputs.start..]
-            .iter_mut()
-            .step_by(inputs.len())
+        let steps = inputs.start * self.length..inputs.end * self.length;
+        let (first, every) = (input - inputs.start, inputs.len());
+        match self.form {
+            Form::Wide => {
+                let steps = self.wide[steps][first..].iter_mut().step_by(every);
+                for (number, step) in steps.enumerate() {
+                    step.0 = joined(next(2 * number), next(2 * number + 1));
+                }
+            }
+            Form::Rounded => {
+                let steps = self.wide[steps][first..].iter_mut().step_by(every);
+                for (number, step) in steps.enumerate() {
+                    step.0 = joined(next(2 * number), next(2 * number + 1)).map(round_bf16);
+                }
+            }
+            Form::Pairs => {
+                let steps = self.pairs[steps][first..].iter_mut().step_by(every);
+                for (number, step) in steps.enumerate() {
+                    step.0 = paired(next(2 * number), next(2 * number + 1));
+                }
+            }
+        }
     }
 }
 
-/// Writes the last, incomplete columns, and zeros from there.
+fn grow<T: Copy>(steps: &mut Vec<T>, count: usize, zero: T) {
+    if count > steps.len() {
+        steps.resize(count, zero);
+    }
+}
+
 #[inline(always)]
-fn pad<'a>(vectors: impl Iterator<Item = &'a mut [f32; LANES]>, rest: &[f32]) {
-    let mut last = padded(rest);
-    for vector in vectors {
-        *vector = last;
-        last = [0.0; LANES];
+fn joined(first: [f32; LANES], second: [f32; LANES]) -> [f32; STEP] {
+    let mut out = [0.0; STEP];
+    out[..LANES].copy_from_slice(&first);
+    out[LANES..].copy_from_slice(&second);
+    out
+}
+
+#[inline(always)]
+fn paired(first: [f32; LANES], second: [f32; LANES]) -> [u16; STEP] {
+    let mut out = [0; STEP];
+    for i in 0..LANES {
+        out[2 * i] = (round_bf16(second[i]).to_bits() >> 16) as u16;
+        out[2 * i + 1] = (round_bf16(first[i]).to_bits() >> 16) as u16;
+    }
+    out
+}
+
+/// A vector of a row, filled up with zeros.
+#[inline(always)]
+fn part_of(row: &[f32], vector: usize) -> [f32; LANES] {
+    let rest = row.get(vector * LANES..).unwrap_or_default();
+    match rest.first_chunk() {
+        Some(whole) => *whole,
+        None => padded(rest),
     }
 }
 
@@ -139,28 +230,70 @@ pub(super) fn padded<T: Copy + Default>(rest: &[T]) -> [T; LANES] {
 mod tests {
     use super::*;
 
+    /// Every input's own number, in 36 columns.
+    fn packed(inputs: usize, tile_max: usize, form: Form) -> Packed {
+        let mut packed = Packed::default();
+        packed.start(inputs, 36, Layout { form, tile_max });
+        for input in 0..inputs {
+            packed.set(input, &[input as f32; 36]);
+        }
+        packed
+    }
+
     #[test]
     fn every_input_is_found_in_its_tile() {
         for inputs in 1..70 {
             for tile_max in [1, 5, 6, 8] {
-                let mut packed = Packed::default();
-                packed.start(inputs, 36, tile_max);
-                for input in 0..inputs {
-                    packed.set(input, &[input as f32; 36]);
-                }
-                for tile in 0..packed.tiles() {
-                    let inputs = packed.tile(tile);
+                let wide = packed(inputs, tile_max, Form::Wide);
+                let pairs = packed(inputs, tile_max, Form::Pairs);
+                for tile in 0..wide.tiles() {
+                    let inputs = wide.tile(tile);
                     assert!((1..=tile_max).contains(&inputs.len()));
-                    let vectors = &packed.vectors[inputs.start * 4..inputs.end * 4];
-                    for (index, vector) in vectors.iter().enumerate() {
+                    let steps = inputs.start * 2..inputs.end * 2;
+                    let both = wide.wide[steps.clone()].iter().zip(&pairs.pairs[steps]);
+                    for (index, (Lines(wide), Lines(pairs))) in both.enumerate() {
                         let input = (inputs.start + index % inputs.len()) as f32;
-                        let filled = match index / inputs.len() {
-                            0 | 1 => 16,
-                            2 => 4,
-                            _ => 0,
-                        };
-                        assert!(vector[..filled].iter().all(|&x| x == input));
-                        assert!(vector[filled..].iter().all(|&x| x == 0.0));
+                        let filled = [32, 4][index / inputs.len()];
+                        assert!(wide[..filled].iter().all(|&x| x == input));
+                        assert!(wide[filled..].iter().all(|&x| x == 0.0));
+                        // These numbers have no more bits than bfloat16 holds.
+                        let number = |i: usize| half::bf16::from_bits(pairs[i]).to_f32();
+                        for i in 0..LANES {
+                            assert_eq!(number(2 * i + 1), wide[i]);
+                            assert_eq!(number(2 * i), wide[i + LANES]);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn all_that_is_packed_is_rounded_alike() {
+        let number = |i: usize| (i as f32 * 0.37).sin();
+        for columns in [1, 15, 16, 33, 64, 100] {
+            let row: Vec<f32> = (0..2 * columns).map(number).collect();
+            let weight: Vec<f32> = (0..columns).map(|i| number(i + 7)).collect();
+            let setters: [&dyn Fn(&mut Packed); 3] = [
+                &|packed| packed.set(0, &row[..columns]),
+                &|packed| packed.set_normed(0, &row[..columns], &weight, 1e-6),
+                &|packed| packed.set_every_other(0, &row, 32),
+            ];
+            for set in setters {
+                let of = |form| {
+                    let mut packed = Packed::default();
+                    packed.start(1, columns, Layout { form, tile_max: 1 });
+                    set(&mut packed);
+                    packed
+                };
+                let (wide, rounded, pairs) = (of(Form::Wide), of(Form::Rounded), of(Form::Pairs));
+                for (step, Lines(wide)) in wide.wide.iter().enumerate() {
+                    let expected = wide.map(half::bf16::from_f32);
+                    assert_eq!(rounded.wide[step].0, expected.map(half::bf16::to_f32));
+                    let found = pairs.pairs[step].0.map(half::bf16::from_bits);
+                    for i in 0..LANES {
+                        assert_eq!(found[2 * i + 1], expected[i]);
+                        assert_eq!(found[2 * i], expected[i + LANES]);
                     }
                 }
             }

@@ -4,13 +4,13 @@
 //! with one half-precision scale. A weight is its number times the scale, exactly, so a product with
 //! quantised weights is that with the widened ones, bit by bit.
 
-use super::lanes::{LANES, Lanes};
+use super::lanes::{Dot, LANES, Lanes};
 
 /// Weights of a step: neighbours in a row, and a block of the quantised types.
 pub(super) const STEP: usize = 2 * LANES;
 
 /// A type in which weights are stored.
-pub(super) trait Stored {
+pub(crate) trait Stored {
     /// What memory holds of [`STEP`] weights.
     type Step: Copy + Send + Sync;
     /// How far ahead of use weights are asked for where few inputs stream through: the latency of
@@ -20,8 +20,27 @@ pub(super) trait Stored {
     /// The weights, widened.
     fn load<L: Lanes>(lanes: L, step: &Self::Step) -> [L::Vector; 2];
 
+    /// The weights, widened and rounded to bfloat16.
+    #[inline(always)]
+    fn load_rounded<L: Lanes>(lanes: L, step: &Self::Step) -> [L::Vector; 2] {
+        let [first, second] = Self::load(lanes, step);
+        [lanes.round_bf16(first), lanes.round_bf16(second)]
+    }
+
+    /// The weights, widened and rounded to bfloat16, in pairs.
+    #[inline(always)]
+    fn pairs<L: Dot>(lanes: L, step: &Self::Step) -> L::Pairs {
+        let [first, second] = Self::load(lanes, step);
+        lanes.pair(first, second)
+    }
+
     /// The weights, if they need no widening.
     fn as_f32(_: &[Self::Step]) -> Option<&[[f32; STEP]]> {
+        None
+    }
+
+    /// The weights, if they are pairs of bfloat16 numbers already.
+    fn as_pairs(_: &[Self::Step]) -> Option<&[[u16; STEP]]> {
         None
     }
 }
@@ -30,8 +49,8 @@ pub(super) trait Stored {
 pub(super) struct F32;
 /// The bits of half-precision numbers.
 pub(super) struct F16;
-/// The bits of bfloat16 numbers, weight `i` beside weight `i + 16`: so they are the low and the high
-/// halves of 32-bit numbers, and need no shuffling to be widened.
+/// The bits of bfloat16 numbers, weight `i + 16` beside weight `i`: so they are the low and the high
+/// halves of 32-bit numbers, and need no shuffling to be widened or to be multiplied in pairs.
 pub(super) struct Bf16;
 
 impl Bf16 {
@@ -40,7 +59,7 @@ impl Bf16 {
         let [first, second] = halves(step);
         let mut out = [0; STEP];
         for i in 0..LANES {
-            (out[2 * i], out[2 * i + 1]) = (first[i], second[i]);
+            (out[2 * i], out[2 * i + 1]) = (second[i], first[i]);
         }
         *step = out;
     }
@@ -78,7 +97,21 @@ impl Stored for Bf16 {
 
     #[inline(always)]
     fn load<L: Lanes>(lanes: L, step: &[u16; STEP]) -> [L::Vector; 2] {
-        [lanes.load_even_bf16(step), lanes.load_odd_bf16(step)]
+        [lanes.load_high_bf16(step), lanes.load_low_bf16(step)]
+    }
+
+    #[inline(always)]
+    fn load_rounded<L: Lanes>(lanes: L, step: &[u16; STEP]) -> [L::Vector; 2] {
+        Self::load(lanes, step)
+    }
+
+    #[inline(always)]
+    fn pairs<L: Dot>(lanes: L, step: &[u16; STEP]) -> L::Pairs {
+        lanes.load_pairs(step)
+    }
+
+    fn as_pairs(steps: &[[u16; STEP]]) -> Option<&[[u16; STEP]]> {
+        Some(steps)
     }
 }
 
@@ -122,7 +155,7 @@ impl Stored for Q8 {
 #[repr(C)]
 pub(super) struct Q4 {
     scale: u16,
-    /// Weight `i` in the low half of byte `i`, weight `i + 16` in its high half, each plus 8.
+    /// Weight `i` in the high half of byte `i`, weight `i + 16` in its low half, each plus 8.
     numbers: [u8; LANES],
 }
 
@@ -133,7 +166,7 @@ impl Q4 {
         let largest = weights.iter().copied().fold(0.0, larger);
         let (scale, inverse) = scale(largest / -8.0);
         let number = |x: f32| ((x * inverse).round().clamp(-8.0, 7.0) + 8.0) as u8;
-        let [low, high] = halves(weights);
+        let [high, low] = halves(weights);
         let mut numbers = low.map(number);
         for (byte, &x) in numbers.iter_mut().zip(high) {
             *byte |= number(x) << 4;
@@ -148,7 +181,13 @@ impl Stored for Q4 {
 
     #[inline(always)]
     fn load<L: Lanes>(lanes: L, step: &Self) -> [L::Vector; 2] {
-        lanes.load_i4(&step.numbers, step.scale)
+        let [low, high] = lanes.load_i4(&step.numbers, step.scale);
+        [high, low]
+    }
+
+    #[inline(always)]
+    fn pairs<L: Dot>(lanes: L, step: &Self) -> L::Pairs {
+        lanes.pair_i4(&step.numbers, step.scale)
     }
 }
 

@@ -94,6 +94,9 @@ pub enum LoadError {
         /// What was asked for.
         device: DeviceKind,
     },
+    /// Burn's own operations round nothing.
+    #[error("--device flex computes in f32 alone; bf16 is for --device cpu and for GPUs")]
+    FlexPrecision,
     /// The device failed before the first request.
     #[error("the device failed while it was made ready: {0}")]
     DeviceFailed(#[from] DeviceError),

@@ -54,11 +54,13 @@ impl Decoder<'_> {
             kv_element_bytes: size_of::<f32>(),
             kv_percent_max: 50,
         })?;
+        let precision = self.options.precision.unwrap_or_default();
         let device = HostDevice::load(
             self.config,
             self.weights,
             sizes.kv,
             sizes.limits.context_max,
+            precision,
             self.options.host,
             &mut |bytes| progress(read(bytes, &sizes)),
         )?;
@@ -66,7 +68,7 @@ impl Decoder<'_> {
         let threads = device.threads();
         let passed_over = passed_over.map_or_else(String::new, |why| format!("; {why}"));
         let name = format!("cpu ({threads} threads{passed_over})");
-        Ok(placed(device, &sizes, "f32", name))
+        Ok(placed(device, &sizes, precision.name(), name))
     }
 
     fn on_flex(&self, progress: &mut dyn FnMut(Progress)) -> Result<Placed, LoadError> {

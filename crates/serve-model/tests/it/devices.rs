@@ -245,6 +245,15 @@ fn quantised_weights_are_for_the_cpu() {
 }
 
 #[test]
+fn burns_own_operations_say_that_they_round_nothing() {
+    let mut options = options_for(DeviceKind::Flex);
+    options.precision = Some(Precision::Bf16);
+    let source = Source::Folder(folder("tiny-llama"));
+    let error = load(&source, &options, &mut |_| ()).unwrap_err();
+    assert!(matches!(error, LoadError::FlexPrecision), "{error}");
+}
+
+#[test]
 fn a_device_that_is_not_there_is_an_error_and_auto_does_without() {
     let source = Source::Folder(folder("tiny-llama"));
     let of = |device| load(&source, &options_for(device), &mut |_| ());

@@ -14,6 +14,7 @@ mod paths;
 mod plans;
 mod quantized;
 mod random;
+mod rounded;
 mod stand_in_hub;
 mod text;
 mod text_template;

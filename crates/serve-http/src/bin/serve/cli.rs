@@ -57,6 +57,14 @@ pub(crate) struct Cli {
     #[arg(long, env = "SERVE_DEVICE", value_name = "DEVICE")]
     pub(crate) device: Option<serve_model::DeviceKind>,
 
+    /// What the model computes in: f32 or bf16. On a GPU the type of weights, activations and cache; on
+    /// the CPU what the factors of matrix products are rounded to, which makes batches and prompts
+    /// faster where the processor has AVX512_BF16, and answers not quite the same [default: bf16 if a
+    /// GPU has it, f32 on the CPU]
+    #[cfg(feature = "model")]
+    #[arg(long, env = "SERVE_PRECISION", value_name = "TYPE")]
+    pub(crate) precision: Option<serve_model::Precision>,
+
     /// Record decode steps on a GPU and replay them, instead of launching each operation [default: true]
     #[cfg(feature = "model")]
     #[arg(long, env = "SERVE_GRAPHS", value_name = "BOOL", num_args = 0..=1, require_equals = true,
@@ -205,6 +213,12 @@ impl Cli {
                 self.graphs.is_some() && self.device == Some(serve_model::DeviceKind::Cpu)
                     || mock && self.graphs.is_some(),
                 "steps are recorded on GPUs alone",
+            ),
+            #[cfg(feature = "model")]
+            (
+                "--precision",
+                mock && self.precision.is_some(),
+                "--backend mock computes nothing",
             ),
             #[cfg(feature = "model")]
             (

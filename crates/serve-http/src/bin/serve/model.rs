@@ -31,6 +31,7 @@ pub(crate) fn assemble(cli: &Cli, console: &Console) -> Result<Assembled, Failur
         context_max: cli.context.map(|context| context.get()),
         kv_tokens: cli.kv_tokens.map(|tokens| u64::from(tokens.get())),
         device: cli.device.unwrap_or_default(),
+        precision: cli.precision,
         graphs: cli.graphs.unwrap_or(true),
         host: HostOptions {
             quantization: cli.quantize,

@@ -38,8 +38,8 @@ struct Arguments {
     /// Where the model runs: auto, cpu, cuda, webgpu or flex.
     #[arg(long, default_value_t)]
     device: DeviceKind,
-    /// On a GPU, the type of weights, activations and cache: f32, or bf16, which no reference was made
-    /// with.
+    /// On a GPU, the type of weights, activations and cache; on the CPU, what the factors of matrix
+    /// products are rounded to: f32, or bf16, which no reference was made with.
     #[arg(long, default_value = "f32")]
     precision: Precision,
 }

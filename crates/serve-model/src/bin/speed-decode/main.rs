@@ -41,8 +41,8 @@ struct Arguments {
     /// Where the model runs: auto, cpu, cuda, webgpu or flex.
     #[arg(long, default_value_t)]
     device: DeviceKind,
-    /// On a GPU, the type of weights, activations and cache: f32 or bf16 [default: bf16 if the GPU has
-    /// it].
+    /// On a GPU, the type of weights, activations and cache; on the CPU, what the factors of matrix
+    /// products are rounded to: f32 or bf16 [default: bf16 if a GPU has it, f32 on the CPU].
     #[arg(long)]
     precision: Option<Precision>,
     /// On a GPU, launch each operation of a decode step instead of replaying a recorded one.
