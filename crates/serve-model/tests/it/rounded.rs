@@ -4,8 +4,8 @@
 
 use serve_core::TokenId;
 use serve_core::conformance::{Driver, Suite, check};
-use serve_model::agreement::Tolerance;
 use serve_model::kernels::Instructions;
+use serve_model::tolerance::Tolerance;
 use serve_model::{DecoderBackend, LoadOptions, Precision, Quantization, Source, load};
 
 use crate::fixtures::{Golden, folder, names, options};
