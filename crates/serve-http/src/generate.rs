@@ -1,21 +1,29 @@
 //! One answer being made: tokens in, text out, in the request's own task.
 
+use std::sync::Arc;
+
 use serve_core::{EventKind, FinishReason};
 
-use crate::api::{Counted, Timings};
+use crate::api::{Counted, ScoredToken, Timings};
 use crate::error::Problem;
 use crate::metrics::Arrived;
 use crate::names::Named;
+use crate::scores::Scores;
 use crate::stop::StopMatcher;
 use crate::telemetry::RequestLog;
-use crate::text::Detokenize;
+use crate::text::{Detokenize, Text};
 use crate::worker::{Ticket, Update};
 
 /// A piece of an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Piece {
-    /// Text, never empty.
-    Text(String),
+    /// Text. Empty only at the end, where there are tokens without text.
+    Text {
+        /// The text.
+        text: String,
+        /// The tokens that begin in it, if the client asks for log-probabilities.
+        tokens: Vec<ScoredToken>,
+    },
     /// The answer is complete. The last piece.
     End {
         /// Why it ended.
@@ -34,6 +42,8 @@ pub struct Generation {
     _named: Named,
     detokenizer: Box<dyn Detokenize>,
     stops: StopMatcher,
+    /// For a client that asks for log-probabilities.
+    scores: Option<Scores>,
     /// The end, while the text before it is on its way out.
     end: Option<Piece>,
     prompt_tokens: u32,
@@ -64,6 +74,7 @@ impl Generation {
             _named: named,
             detokenizer,
             stops,
+            scores: None,
             end: None,
             prompt_tokens,
             log,
@@ -76,6 +87,16 @@ impl Generation {
         self.arrived = Some(arrived);
     }
 
+    /// Has each text come with the log-probabilities of its tokens, of the vocabulary of `text`.
+    pub(crate) fn tell_logprobs(&mut self, text: Arc<dyn Text>) {
+        self.scores = Some(Scores::new(text));
+    }
+
+    /// Whether texts come with log-probabilities.
+    pub fn tells_logprobs(&self) -> bool {
+        self.scores.is_some()
+    }
+
     /// The next piece; `None` after the last one or after a problem.
     pub async fn next(&mut self) -> Option<Result<Piece, Problem>> {
         if let Some(end) = self.end.take() {
@@ -84,14 +105,22 @@ impl Generation {
         while self.ticket.is_some() {
             let update = self.update().await;
             let mut text = String::new();
-            match self.turn(update, &mut text) {
+            let turn = self.turn(update, &mut text);
+            let mut tokens = Vec::new();
+            if let Some(scores) = &mut self.scores {
+                tokens = scores.sent(&text);
+            }
+            match turn {
                 Turn::GoOn => {}
                 Turn::End(end) => {
+                    if let Some(scores) = &mut self.scores {
+                        tokens.append(&mut scores.rest());
+                    }
                     self.ticket = None;
                     if let Some(arrived) = self.arrived.take() {
                         arrived.finished();
                     }
-                    if text.is_empty() {
+                    if text.is_empty() && tokens.is_empty() {
                         return Some(Ok(end));
                     }
                     self.end = Some(end);
@@ -105,8 +134,8 @@ impl Generation {
                     return Some(Err(problem));
                 }
             }
-            if !text.is_empty() {
-                return Some(Ok(Piece::Text(text)));
+            if !text.is_empty() || !tokens.is_empty() {
+                return Some(Ok(Piece::Text { text, tokens }));
             }
         }
         None
@@ -138,23 +167,19 @@ impl Generation {
         self.log.saw(&event);
         match event.kind {
             EventKind::Started => Turn::GoOn,
-            EventKind::Token { token, .. } if self.stops.is_idle() => {
-                self.detokenizer.push(token, out);
-                Turn::GoOn
-            }
-            EventKind::Token { token, .. } => {
-                let mut text = String::new();
-                self.detokenizer.push(token, &mut text);
-                if self.stops.push(&text, out) {
-                    self.stopped_by_text()
-                } else {
-                    Turn::GoOn
+            EventKind::Token {
+                token, logprobs, ..
+            } => {
+                if let (Some(scores), Some(told)) = (&mut self.scores, logprobs) {
+                    scores.saw(&told);
+                }
+                match self.decode(|tokens, text| tokens.push(token, text), out) {
+                    true => self.stopped_by_text(),
+                    false => Turn::GoOn,
                 }
             }
             EventKind::Finished { reason, usage } => {
-                let mut text = String::new();
-                self.detokenizer.finish(&mut text);
-                if self.stops.push(&text, out) {
+                if self.decode(|tokens, text| tokens.finish(text), out) {
                     return self.stopped_by_text();
                 }
                 self.stops.finish(out);
@@ -175,8 +200,31 @@ impl Generation {
         }
     }
 
+    /// Has the detokenizer write text; what may go out goes to `out`. Returns whether a stop string
+    /// was completed.
+    fn decode(
+        &mut self,
+        write: impl FnOnce(&mut dyn Detokenize, &mut String),
+        out: &mut String,
+    ) -> bool {
+        let mut held = String::new();
+        let text = match self.stops.is_idle() {
+            true => &mut *out,
+            false => &mut held,
+        };
+        let start = text.len();
+        write(&mut *self.detokenizer, text);
+        if let Some(scores) = &mut self.scores {
+            scores.decoded(&text[start..]);
+        }
+        !self.stops.is_idle() && self.stops.push(&held, out)
+    }
+
     fn stopped_by_text(&mut self) -> Turn {
         self.log.outcome = "stop_text";
+        if let Some(scores) = &mut self.scores {
+            scores.cut();
+        }
         Turn::End(Piece::End {
             finish: FinishReason::Stop,
             usage: self.counted(),

@@ -161,7 +161,8 @@ impl Serving {
             .with_class(class)
             .with_deadline(timeout.map(|timeout| job.arrival + timeout))
             .with_start_by(queue_timeout.map(|timeout| job.arrival + timeout))
-            .with_sampling(sampling);
+            .with_sampling(sampling)
+            .with_logprobs(options.logprobs)?;
         if !options.ignore_eos {
             request = request.with_stop_tokens(Arc::clone(self.text.stop_tokens()));
         }
@@ -184,7 +185,7 @@ impl Serving {
             .into_iter()
             .flatten();
         let names = names.map(|name| Name { tenant, name }).collect();
-        let generation = Generation::new(
+        let mut generation = Generation::new(
             ticket,
             Names::enter(&self.names, names, id),
             self.text.detokenizer(),
@@ -192,6 +193,9 @@ impl Serving {
             prompt_tokens,
             log,
         );
+        if options.logprobs.is_some() {
+            generation.tell_logprobs(Arc::clone(&self.text));
+        }
         Ok((header, generation))
     }
 

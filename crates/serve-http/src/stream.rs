@@ -13,7 +13,7 @@ use futures::{FutureExt, stream};
 use serde::Serialize;
 use serve_core::FinishReason;
 
-use crate::api::{Counted, Endpoint, Header, Part, StreamUsage, Timings};
+use crate::api::{Counted, Endpoint, Header, Part, ScoredToken, StreamUsage, Timings};
 use crate::error::Problem;
 use crate::generate::{Generation, Piece};
 
@@ -39,15 +39,22 @@ pub(crate) async fn whole_json(
     mut generation: Generation,
 ) -> Result<Bytes, Problem> {
     let mut answer = String::new();
+    let mut scored = generation.tells_logprobs().then(Vec::new);
     while let Some(piece) = generation.next().await {
         match piece? {
-            Piece::Text(text) => answer.push_str(&text),
+            Piece::Text { text, tokens } => {
+                answer.push_str(&text);
+                if let Some(scored) = &mut scored {
+                    scored.extend(tokens);
+                }
+            }
             Piece::End {
                 finish,
                 usage,
                 timings,
             } => {
-                let body = header.whole(&answer, finish, &usage).timed(timings);
+                let body = header.whole(&answer, scored.as_deref(), finish, &usage);
+                let body = body.timed(timings);
                 let body = serde_json::to_vec(&body);
                 // Strings and numbers always serialise; see `event`.
                 let body = body.map_err(|error| Problem::Backend {
@@ -126,10 +133,8 @@ impl Writer {
 
     fn write(&mut self, piece: Result<Piece, Problem>) {
         match piece {
-            Ok(Piece::Text(text)) if self.first || self.usage == StreamUsage::Everywhere => {
-                self.text(&text);
-            }
-            Ok(Piece::Text(text)) => self.text_frame.write(&text, &mut self.frames),
+            Ok(Piece::Text { text, tokens }) if self.is_special() => self.text(&text, &tokens),
+            Ok(Piece::Text { text, .. }) => self.text_frame.write(&text, &mut self.frames),
             Ok(Piece::End {
                 finish,
                 usage,
@@ -139,10 +144,15 @@ impl Writer {
         }
     }
 
-    /// Text whose frame is not like that of the text before it.
-    fn text(&mut self, text: &str) {
+    /// Whether the next text's frame is not like that of the text before it.
+    fn is_special(&self) -> bool {
+        self.first || self.usage == StreamUsage::Everywhere || self.generation.tells_logprobs()
+    }
+
+    fn text(&mut self, text: &str, tokens: &[ScoredToken]) {
         let part = Part {
             text: Some(text),
+            tokens: self.generation.tells_logprobs().then_some(tokens),
             first: std::mem::take(&mut self.first),
             finish: None,
         };
@@ -162,7 +172,7 @@ impl Writer {
 
     fn end(&mut self, finish: FinishReason, usage: &Counted, timings: Timings) {
         if self.first && self.header.endpoint == Endpoint::Chat {
-            self.text("");
+            self.text("", &[]);
         }
         let part = Part {
             finish: Some(finish),

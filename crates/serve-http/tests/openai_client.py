@@ -68,6 +68,34 @@ def main(base_url, model=None):
     check(answer.choices[0].finish_reason == "stop", "and says so")
     answer = client.completions.create(**asked, extra_body={"ignore_eos": True, "top_k": 5, "min_p": 0.1})
     check(answer.usage.completion_tokens == 12, "extra parameters are taken")
+
+    chat = dict(model=model, messages=messages, max_tokens=12, temperature=0, logprobs=True, top_logprobs=3)
+    answer = client.chat.completions.create(**chat)
+    tokens = answer.choices[0].logprobs.content
+    told = b"".join(bytes(token.bytes) for token in tokens).decode(errors="replace")
+    check(told == answer.choices[0].message.content, "the tokens of a chat's log-probabilities are its text")
+    check(all(len(token.top_logprobs) == 3 for token in tokens), "with as many alternatives as were asked for")
+    check(all(token.top_logprobs[0].token == token.token and token.logprob <= 0 for token in tokens),
+          "of which a greedy token is the most likely")
+    check(all(a.logprob >= b.logprob for token in tokens for a, b in zip(token.top_logprobs, token.top_logprobs[1:])),
+          "and they are in order")
+    chunks = [chunk.choices[0] for chunk in client.chat.completions.create(**chat, stream=True)]
+    streamed = [token for choice in chunks if choice.logprobs for token in choice.logprobs.content]
+    check([token.logprob for token in streamed] == [token.logprob for token in tokens], "the same when streamed")
+    answer = client.completions.create(**asked, logprobs=2)
+    told = answer.choices[0].logprobs
+    check("".join(told.tokens) == answer.choices[0].text == text, "a completion tells its tokens")
+    check(all(text[at:].startswith(token) for at, token in zip(told.text_offset, told.tokens)), "and where they begin")
+    check(all(top[token] == own and len(top) == 2 for token, own, top in
+              zip(told.tokens, told.token_logprobs, told.top_logprobs)), "with their alternatives")
+    plain = client.completions.create(**asked, extra_body={"repetition_penalty": 1.0}, presence_penalty=0)
+    check(plain.choices[0].text == text, "penalties that change nothing change nothing")
+    longer = {**asked, "max_tokens": 60}
+    repeated = client.completions.create(**longer, frequency_penalty=-2, presence_penalty=-2).choices[0].text.split()
+    varied = client.completions.create(**longer, frequency_penalty=2, presence_penalty=2).choices[0].text.split()
+    check(len(set(varied)) > len(set(repeated)), f"penalties make words differ ({len(set(repeated))}, {len(set(varied))})")
+    once = client.completions.create(**longer, extra_body={"repetition_penalty": 1.5}).choices[0].text
+    check(once != client.completions.create(**longer).choices[0].text, "a repetition penalty is applied")
     with client.chat.completions.create(model=model, messages=messages, stream=True) as stream:
         next(iter(stream))
     check(True, "a stream can be left in the middle")
@@ -77,6 +105,10 @@ def main(base_url, model=None):
     expect(openai.BadRequestError, "no messages", lambda: create(model=model, messages=[]), "messages")
     expect(openai.BadRequestError, "temperature -1", lambda: create(model=model, messages=messages, temperature=-1),
            "temperature")
+    expect(openai.BadRequestError, "alternatives without log-probabilities",
+           lambda: create(model=model, messages=messages, top_logprobs=2), "top_logprobs", "logprobs is true")
+    expect(openai.BadRequestError, "presence_penalty 3",
+           lambda: create(model=model, messages=messages, presence_penalty=3), "presence_penalty", "-2 to 2")
     expect(openai.BadRequestError, "two answers", lambda: create(model=model, messages=messages, n=2), "n is not")
     expect(openai.BadRequestError, "an unknown parameter",
            lambda: create(model=model, messages=messages, extra_body={"max_token": 3}), "max_token")

@@ -116,6 +116,31 @@ impl Stages {
         }
         Ok(Self(stages))
     }
+
+    /// The bytes of one token in the middle of a text.
+    pub(crate) fn bytes(&self, token: String) -> Vec<u8> {
+        let mut piece = token;
+        for stage in &self.0 {
+            match stage {
+                Stage::Each(decoder) => {
+                    piece = last(decoder.decode_chain(vec![piece])).unwrap_or_default();
+                }
+                Stage::First { decoder, .. } => {
+                    let tokens = vec![String::new(), piece];
+                    piece = last(decoder.decode_chain(tokens)).unwrap_or_default();
+                }
+                Stage::ByteLevel { .. } => return bytes_of(&piece),
+                Stage::ByteFallback { .. } => {
+                    if let Some(byte) = byte_token(&piece) {
+                        return vec![byte];
+                    }
+                }
+                // What they add or remove is no token's own.
+                Stage::Words { .. } | Stage::StripStart { .. } => {}
+            }
+        }
+        piece.into_bytes()
+    }
 }
 
 /// Appends the steps of `decoder`. Once `fused`, what passes between steps is a part of one token
@@ -178,11 +203,7 @@ impl Stage {
                 out.push(piece);
             }
             Self::ByteLevel { pending } => {
-                match piece.chars().map(byte_of).collect::<Option<Vec<u8>>>() {
-                    Some(bytes) => pending.extend(bytes),
-                    // An added token is stored as its own text.
-                    None => pending.extend(piece.as_bytes()),
-                }
+                pending.extend(bytes_of(&piece));
                 let complete = pending.len() - incomplete_suffix(pending);
                 let rest = pending.split_off(complete);
                 out.push(String::from_utf8_lossy(pending).into_owned());
@@ -237,6 +258,13 @@ fn incomplete_suffix(bytes: &[u8]) -> usize {
                 .is_err_and(|error| error.valid_up_to() == 0 && error.error_len().is_none())
         })
         .map_or(0, |start| bytes.len() - start)
+}
+
+/// The bytes of a byte-level token.
+fn bytes_of(token: &str) -> Vec<u8> {
+    let bytes = token.chars().map(byte_of).collect::<Option<Vec<u8>>>();
+    // An added token is stored as its own text.
+    bytes.unwrap_or_else(|| token.as_bytes().to_vec())
 }
 
 /// The byte that a character of a byte-level token stands for: itself where it is printable in

@@ -200,6 +200,14 @@ impl Tokenizer {
         token.or_else(placeholder)
     }
 
+    /// The bytes of a token's text inside of a text, which need not be whole characters; those of the
+    /// tokens of a text together are those of the text. Markup stands for itself, and an id without a
+    /// token for nothing.
+    pub fn bytes(&self, id: TokenId) -> Vec<u8> {
+        let token = self.token(id);
+        token.map_or_else(Vec::new, |token| self.shared.stages.bytes(token))
+    }
+
     /// Whether a token is markup, such as an end of turn, that a reader should not see.
     pub fn is_special(&self, id: TokenId) -> bool {
         let added = self.shared.inner.get_added_vocabulary();

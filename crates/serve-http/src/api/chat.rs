@@ -56,7 +56,8 @@ impl ChatRequest {
         let mut fields = Fields::of_body(body)?;
         let messages = messages(fields.require("messages", MESSAGES)?)?;
         let template_variables = fields.object("chat_template_kwargs")?.unwrap_or_default();
-        let options = Options::take(&mut fields)?;
+        let mut options = Options::take(&mut fields)?;
+        options.take_chat_logprobs(&mut fields)?;
         neutral::take_for_chat(&mut fields)?;
         fields.finish()?;
         Ok(Self {

@@ -37,7 +37,8 @@ impl CompletionRequest {
     pub fn parse(body: &[u8]) -> Result<Self, Problem> {
         let mut fields = Fields::of_body(body)?;
         let prompt = prompt(fields.require("prompt", ACCEPTED)?)?;
-        let options = Options::take(&mut fields)?;
+        let mut options = Options::take(&mut fields)?;
+        options.take_completion_logprobs(&mut fields)?;
         neutral::take_for_completion(&mut fields)?;
         fields.finish()?;
         Ok(Self { prompt, options })

@@ -2,18 +2,20 @@
 //! request.
 //!
 //! What is accepted is the intersection of the OpenAI API with what the server does, plus `top_k`,
-//! `min_p`, `ignore_eos`, `chat_template_kwargs`, `request_class` and `timeout_ms`. A parameter that the server knows and does not
+//! `min_p`, `repetition_penalty`, `ignore_eos`, `chat_template_kwargs`, `request_class` and `timeout_ms`. A parameter that the server knows and does not
 //! do is refused by name unless its value changes nothing; an unknown one is refused by name, as
 //! OpenAI does, because a misspelt `max_tokens` that is ignored costs more than one that is refused.
 
 mod chat;
 mod completion;
 mod fields;
+mod logprobs;
 mod neutral;
 mod options;
 mod response;
 
 pub use chat::{ChatRequest, Message, Role};
 pub use completion::{CompletionRequest, Prompt};
+pub use logprobs::{Score, ScoredToken};
 pub use options::{Options, STOP_BYTES_MAX, STOPS_MAX, SamplingOptions, StreamUsage};
 pub use response::{Body, Counted, Endpoint, Header, ModelList, ModelObject, Part, Timings};

@@ -19,15 +19,10 @@ struct Neutral {
 
 const BOTH: &[Neutral] = &[
     neutral("n", "1", |v| v.as_f64() == Some(1.0)),
-    neutral("presence_penalty", "0", is_zero),
-    neutral("frequency_penalty", "0", is_zero),
-    neutral("repetition_penalty", "1", |v| v.as_f64() == Some(1.0)),
     neutral("logit_bias", "{}", is_empty),
 ];
 
 const CHAT: &[Neutral] = &[
-    neutral("logprobs", "false", is_false),
-    neutral("top_logprobs", "0", is_zero),
     neutral("tools", "[]", is_empty),
     neutral("tool_choice", "\"none\" or \"auto\"", |v| {
         v == "none" || v == "auto"
@@ -50,7 +45,6 @@ const CHAT: &[Neutral] = &[
 ];
 
 const COMPLETION: &[Neutral] = &[
-    neutral("logprobs", "null", |_| false),
     neutral("echo", "false", is_false),
     neutral("best_of", "1", |v| v.as_f64() == Some(1.0)),
     neutral("suffix", "an empty string", |v| v == ""),
@@ -106,10 +100,6 @@ const fn neutral(
         accepted,
         is_neutral,
     }
-}
-
-fn is_zero(value: &Value) -> bool {
-    value.as_f64() == Some(0.0)
 }
 
 fn is_false(value: &Value) -> bool {

@@ -3,7 +3,7 @@
 use std::num::{NonZeroU32, NonZeroU64};
 
 use serde_json::Value;
-use serve_core::Sampling;
+use serve_core::{ALTERNATIVES_MAX, Sampling};
 
 use super::fields::{Fields, wrong_type, wrong_value};
 use crate::error::Problem;
@@ -36,6 +36,9 @@ pub struct Options {
     pub timeout_ms: Option<NonZeroU64>,
     /// Milliseconds that the request may wait before its first step, where no header says it.
     pub queue_timeout_ms: Option<NonZeroU64>,
+    /// Whether each token's log-probability is told, and those of how many most likely tokens beside
+    /// it.
+    pub logprobs: Option<u8>,
     /// What the client sets of the sampling parameters.
     pub sampling: SamplingOptions,
 }
@@ -59,6 +62,9 @@ pub struct SamplingOptions {
     top_p: Option<f32>,
     min_p: Option<f32>,
     top_k: Option<Option<NonZeroU32>>,
+    presence_penalty: Option<f32>,
+    frequency_penalty: Option<f32>,
+    repetition_penalty: Option<f32>,
     seed: Option<u64>,
 }
 
@@ -82,15 +88,31 @@ impl SamplingOptions {
         if let Some(top_k) = self.top_k {
             sampling = sampling.with_top_k(top_k);
         }
+        if let Some(penalty) = self.presence_penalty {
+            sampling = sampling.with_presence_penalty(penalty)?;
+        }
+        if let Some(penalty) = self.frequency_penalty {
+            sampling = sampling.with_frequency_penalty(penalty)?;
+        }
+        if let Some(penalty) = self.repetition_penalty {
+            sampling = sampling.with_repetition_penalty(penalty)?;
+        }
         Ok(sampling)
     }
 
     fn take(fields: &mut Fields) -> Result<Self, Problem> {
         let keep_all = |top_k: i64| u32::try_from(top_k).ok().and_then(NonZeroU32::new);
+        let mut number = |name| {
+            let number = fields.number(name)?;
+            Ok::<_, Problem>(number.map(|number| number as f32))
+        };
         let options = Self {
-            temperature: fields.number("temperature")?.map(|number| number as f32),
-            top_p: fields.number("top_p")?.map(|number| number as f32),
-            min_p: fields.number("min_p")?.map(|number| number as f32),
+            temperature: number("temperature")?,
+            top_p: number("top_p")?,
+            min_p: number("min_p")?,
+            presence_penalty: number("presence_penalty")?,
+            frequency_penalty: number("frequency_penalty")?,
+            repetition_penalty: number("repetition_penalty")?,
             // -1 and 0 both mean "all" in the field.
             top_k: fields
                 .integer("top_k", -1..=i64::from(u32::MAX))?
@@ -122,9 +144,37 @@ impl Options {
             class: fields.string("request_class")?,
             timeout_ms: timeout_ms(fields, "timeout_ms")?,
             queue_timeout_ms: timeout_ms(fields, "queue_timeout_ms")?,
+            logprobs: None,
             sampling: SamplingOptions::take(fields)?,
         })
     }
+
+    /// Takes what a chat says of log-probabilities: whether it wants them, and of how many
+    /// alternatives.
+    pub(super) fn take_chat_logprobs(&mut self, fields: &mut Fields) -> Result<(), Problem> {
+        let wanted = fields.boolean("logprobs")?.unwrap_or(false);
+        let alternatives = alternatives(fields, "top_logprobs")?.unwrap_or(0);
+        if alternatives > 0 && !wanted {
+            return Err(Problem::Conflict {
+                param: "top_logprobs",
+                other: "logprobs",
+                cause: "it is allowed only where logprobs is true",
+            });
+        }
+        self.logprobs = wanted.then_some(alternatives);
+        Ok(())
+    }
+
+    /// Takes what a completion says of log-probabilities: of how many alternatives it wants them.
+    pub(super) fn take_completion_logprobs(&mut self, fields: &mut Fields) -> Result<(), Problem> {
+        self.logprobs = alternatives(fields, "logprobs")?;
+        Ok(())
+    }
+}
+
+fn alternatives(fields: &mut Fields, name: &str) -> Result<Option<u8>, Problem> {
+    let alternatives = fields.integer(name, 0..=i64::from(ALTERNATIVES_MAX))?;
+    Ok(alternatives.and_then(|alternatives| u8::try_from(alternatives).ok()))
 }
 
 /// `max_completion_tokens` is the newer name of `max_tokens`; clients send one, the other or both.

@@ -3,6 +3,8 @@
 use serde::Serialize;
 use serve_core::{FinishReason, Usage};
 
+use super::logprobs::{LogprobsBody, ScoredToken};
+
 /// Which endpoint's shapes an answer has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Endpoint {
@@ -30,6 +32,8 @@ pub struct Header {
 pub struct Part<'a> {
     /// Text; absent in a chunk that only says why the answer ended.
     pub text: Option<&'a str>,
+    /// The tokens that begin in it, for a client that asks for log-probabilities.
+    pub tokens: Option<&'a [ScoredToken]>,
     /// Whether this is a chat's first chunk, which names the role.
     pub first: bool,
     /// Why the answer ended, in the body that ends it.
@@ -37,8 +41,15 @@ pub struct Part<'a> {
 }
 
 impl Header {
-    /// The body of a whole answer.
-    pub fn whole<'a>(&'a self, text: &'a str, finish: FinishReason, usage: &Counted) -> Body<'a> {
+    /// The body of a whole answer, with its tokens for a client that asks for log-probabilities.
+    pub fn whole<'a>(
+        &'a self,
+        text: &'a str,
+        tokens: Option<&'a [ScoredToken]>,
+        finish: FinishReason,
+        usage: &Counted,
+    ) -> Body<'a> {
+        let logprobs = self.logprobs(tokens);
         let choice = match self.endpoint {
             Endpoint::Chat => Choice {
                 message: Some(Text::Message {
@@ -46,10 +57,12 @@ impl Header {
                     content: text,
                     refusal: None,
                 }),
+                logprobs,
                 ..Choice::ended(finish)
             },
             Endpoint::Completion => Choice {
                 text: Some(text),
+                logprobs,
                 ..Choice::ended(finish)
             },
         };
@@ -63,17 +76,20 @@ impl Header {
     /// One chunk of a stream. `usage` says whether the stream's last chunk will hold the usage:
     /// then each chunk before it says that it does not.
     pub fn chunk<'a>(&'a self, part: Part<'a>, usage: bool) -> Body<'a> {
+        let logprobs = self.logprobs(part.tokens);
         let choice = match self.endpoint {
             Endpoint::Chat => Choice {
                 delta: Some(Text::Delta {
                     role: part.first.then_some("assistant"),
                     content: part.text,
                 }),
+                logprobs,
                 finish_reason: part.finish.map(finish_name),
                 ..Choice::default()
             },
             Endpoint::Completion => Choice {
                 text: Some(part.text.unwrap_or_default()),
+                logprobs,
                 finish_reason: part.finish.map(finish_name),
                 ..Choice::default()
             },
@@ -84,6 +100,10 @@ impl Header {
     /// The chunk that holds the usage and no choice.
     pub fn usage_chunk(&self, usage: &Counted) -> Body<'_> {
         self.body(self.chunk_object(), None, Some(Some(usage.body())))
+    }
+
+    fn logprobs<'a>(&self, tokens: Option<&'a [ScoredToken]>) -> Option<LogprobsBody<'a>> {
+        tokens.map(|tokens| LogprobsBody::of(self.endpoint, tokens))
     }
 
     fn chunk_object(&self) -> &'static str {
@@ -204,7 +224,7 @@ struct Choice<'a> {
     delta: Option<Text<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     text: Option<&'a str>,
-    logprobs: Option<()>,
+    logprobs: Option<LogprobsBody<'a>>,
     finish_reason: Option<&'static str>,
 }
 

@@ -82,6 +82,19 @@ impl Text for MockText {
         })
     }
 
+    fn bytes(&self, token: TokenId) -> Vec<u8> {
+        let id = token.get();
+        if id < Self::WORDS {
+            let mut word = String::new();
+            push_word(id, &mut word);
+            return word.into_bytes();
+        }
+        match u8::try_from(id - Self::WORDS) {
+            Ok(byte) => vec![byte],
+            Err(_) => b"<end>".to_vec(),
+        }
+    }
+
     fn vocabulary(&self) -> u32 {
         Self::END.get() + 1
     }
@@ -170,6 +183,7 @@ mod tests {
         for id in 0..MockText::WORDS {
             let word = decoded(&[TokenId::new(id)]);
             assert_eq!(text.encode(&word).unwrap(), [TokenId::new(id)], "{word}");
+            assert_eq!(text.bytes(TokenId::new(id)), word.as_bytes());
         }
     }
 
@@ -177,7 +191,10 @@ mod tests {
     fn any_text_comes_back() {
         let text = MockText::new();
         for sample in ["", " bade gizo", "Grüße, 世界 🎉", "a  bade bad", " bad"] {
-            assert_eq!(decoded(&text.encode(sample).unwrap()), sample);
+            let tokens = text.encode(sample).unwrap();
+            assert_eq!(decoded(&tokens), sample);
+            let bytes: Vec<u8> = tokens.iter().flat_map(|&token| text.bytes(token)).collect();
+            assert_eq!(bytes, sample.as_bytes());
         }
     }
 

@@ -36,6 +36,10 @@ pub trait Text: Send + Sync {
     /// Turns the tokens of one answer into text, as they come.
     fn detokenizer(&self) -> Box<dyn Detokenize>;
 
+    /// The bytes of a token's text inside of a text, which need not be whole characters. Markup, which
+    /// no text shows, stands for itself.
+    fn bytes(&self, token: TokenId) -> Vec<u8>;
+
     /// Token ids are below this.
     fn vocabulary(&self) -> u32;
 

@@ -20,6 +20,7 @@ mod golden;
 #[cfg(feature = "model")]
 mod hub;
 mod idempotency;
+mod logprobs;
 mod metrics;
 mod process;
 mod refusals;

@@ -9,7 +9,7 @@ use axum::body::Body;
 use axum::http::{HeaderMap, Request, StatusCode};
 use serde_json::{Value, json};
 use serve_core::{
-    Backend, BackendError, Limits, RequestId, Sampled, StepOutcome, StepPlan, TokenId,
+    Backend, BackendError, Limits, RequestId, Sampled, StepOutcome, StepPlan, TokenId, TokenLogprob,
 };
 use serve_http::text::{MockText, Text};
 use serve_http::{Loaded, Service, Settings, app};
@@ -39,7 +39,8 @@ const WORDS_MAX: usize = 8;
 pub(crate) struct Script {
     limits: Limits,
     answer: Vec<TokenId>,
-    prompts: HashMap<RequestId, u32>,
+    /// Of each request, how long its prompt is and how many alternatives it asks for.
+    requests: HashMap<RequestId, (u32, Option<u8>)>,
     /// Each step waits for a word from here, and for none once the other side is gone.
     gate: Option<Receiver<Word>>,
 }
@@ -61,9 +62,14 @@ impl Script {
         Self {
             limits: LIMITS,
             answer,
-            prompts: HashMap::new(),
+            requests: HashMap::new(),
             gate: None,
         }
+    }
+
+    /// The log-probability of the token at `index` of an answer: no two are the same.
+    pub(crate) fn logprob(index: usize) -> f32 {
+        -0.25 * (index + 1) as f32
     }
 
     /// Pretends to hold as much as `limits` say.
@@ -88,7 +94,8 @@ impl Backend for Script {
     fn execute(&mut self, plan: &StepPlan, outcome: &mut StepOutcome) -> Result<(), BackendError> {
         outcome.reset(plan.step());
         for request in plan.starts() {
-            self.prompts.insert(request.id(), request.prompt_tokens());
+            let known = (request.prompt_tokens(), request.logprobs());
+            self.requests.insert(request.id(), known);
         }
         let has_work = !plan.segments().is_empty();
         if let Some(gate) = self.gate.as_ref().filter(|_| has_work) {
@@ -102,15 +109,29 @@ impl Backend for Script {
             }
         }
         for segment in plan.segments().iter().filter(|segment| segment.sample) {
-            let index = segment.positions.end - self.prompts[&segment.request];
-            let token = self.answer.get(index as usize);
+            let (prompt, asked) = self.requests[&segment.request];
+            let index = (segment.positions.end - prompt) as usize;
+            let token = self.answer.get(index).copied().unwrap_or(MockText::END);
+            if let Some(alternatives) = asked {
+                let own = TokenLogprob {
+                    token,
+                    logprob: Self::logprob(index),
+                };
+                let end = TokenLogprob {
+                    token: MockText::END,
+                    logprob: -20.0,
+                };
+                let most_likely = [own, end].into_iter().take(alternatives.into());
+                let told = [own].into_iter().chain(most_likely);
+                outcome.logprobs.push(outcome.sampled.len(), told);
+            }
             outcome.sampled.push(Sampled {
                 request: segment.request,
-                token: token.copied().unwrap_or(MockText::END),
+                token,
             });
         }
         for request in plan.releases() {
-            self.prompts.remove(request);
+            self.requests.remove(request);
         }
         Ok(())
     }

@@ -59,6 +59,24 @@ fn golden_cases_of_three_real_tokenizers_pass() {
     }
 }
 
+/// What a token's bytes are does not depend on its neighbours, so those of a text's tokens, put
+/// together, are the text's, also where a character is cut.
+#[test]
+fn the_bytes_of_tokens_together_are_those_of_the_text() {
+    let text = "Grüße,  世界 🎉🏽 \u{301}x\n\tdef f(a): <|im_end|>";
+    for name in ["qwen2.5", "qwen3", "smollm2"] {
+        let tokenizer = tokenizer(name);
+        let tokens = tokenizer.encode(text).unwrap();
+        let pieces: Vec<Vec<u8>> = tokens.iter().map(|&t| tokenizer.bytes(t)).collect();
+        assert_eq!(pieces.concat(), text.as_bytes(), "{name}");
+        let cut = |piece: &Vec<u8>| std::str::from_utf8(piece).is_err();
+        assert!(pieces.iter().any(cut), "{name}: no character is cut");
+    }
+    let tokenizer = tokenizer("byte-fallback");
+    let byte = tokenizer.token_id("<0xE2>").unwrap();
+    assert_eq!(tokenizer.bytes(byte), [0xe2]);
+}
+
 #[test]
 fn golden_cases_of_the_small_models_pass() {
     for (folder, cases) in [

@@ -61,7 +61,7 @@ async fn ask(service: &Service, prompt: &str, measured: &mut Measured) -> Result
     let mut first_token = None;
     while let Some(piece) = generation.next().await {
         match piece? {
-            Piece::Text(_) => {
+            Piece::Text { .. } => {
                 first_token.get_or_insert_with(|| begun.elapsed());
             }
             Piece::End { .. } => {

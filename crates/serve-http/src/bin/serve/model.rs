@@ -251,6 +251,10 @@ impl Text for ModelText {
         ))))
     }
 
+    fn bytes(&self, token: TokenId) -> Vec<u8> {
+        self.tokenizer.bytes(token)
+    }
+
     fn vocabulary(&self) -> u32 {
         u32::try_from(self.tokenizer.vocab_size()).unwrap_or(u32::MAX)
     }
