@@ -6,6 +6,7 @@
 #[cfg(feature = "cuda")]
 mod cuda;
 mod device;
+mod draws;
 mod graph;
 mod kernels;
 mod launches;

@@ -10,22 +10,23 @@ use std::fmt;
 use burn_cubecl::CubeDevice;
 use burn_std::id::StreamId;
 use cubecl::bytes::Bytes;
+use cubecl::server::Handle;
 use cubecl::std::throughput::measure_peak_throughput;
 use cubecl::throughput::{MemoryAccess, ThroughputKey, ThroughputMode};
-use serve_core::{Limits, Logprobs, TokenId};
+use serve_core::{Limits, Logprobs, Sampling, TokenId};
 
 use super::Gpu;
 use super::graph::{Graph, record};
-use super::kernels::{Buffer, Cache, DRAW_NUMBERS, KernelShape, Kernels};
+use super::kernels::{Buffer, Cache, KernelShape, Kernels};
 use super::memory::{Buffers, Matrix, Memory, Room, decode, element};
 use crate::batch::{Batch, Logits};
 use crate::config::ModelConfig;
 use crate::device::{DecoderDevice, DeviceError};
-use crate::draws::{Draw, Draws};
+use crate::draws::Draws;
 use crate::kernels::Precision;
 use crate::layout::{Bucket, Buckets, Layout, WINDOW_MIN};
+use crate::penalties::History;
 use crate::rope::RopeTable;
-use crate::sampler::Sampler;
 use crate::weights::{DecoderWeights, TensorSource, WeightsError};
 
 /// A decoder on a GPU.
@@ -180,11 +181,11 @@ impl GpuDevice {
         done.map_err(|error| DeviceError::new(&error))
     }
 
-    fn read(&self, buffer: &Buffer, bytes: usize) -> Result<Bytes, DeviceError> {
+    /// The first bytes of a buffer.
+    pub(super) fn start_of(&self, buffer: &Buffer, bytes: usize) -> Handle {
         let handle = buffer.handle.clone();
         let rest = handle.size_in_used().saturating_sub(bytes as u64);
-        let read = self.memory.client.read_one(handle.offset_end(rest));
-        read.map_err(|error| DeviceError::new(&error))
+        handle.offset_end(rest)
     }
 
     /// A batch of a bucket in the null block.
@@ -270,6 +271,19 @@ impl GpuDevice {
             })?;
             progress(index + 1, total);
         }
+        stream.executes(|| self.warm_draws())
+    }
+
+    /// Chooses a token in all ways from what the last step has left.
+    fn warm_draws(&self) -> Result<(), DeviceError> {
+        let drawn = Sampling::GREEDY.with_temperature(1.0).unwrap_or_default();
+        let penalised = drawn.with_presence_penalty(1.0).unwrap_or_default();
+        for sampling in [drawn, penalised] {
+            let mut draws = Draws::new();
+            let history = History::of(&sampling, &[], 0);
+            draws.push(sampling, 0, history.as_ref(), Some(0));
+            self.choose(&draws, &mut Vec::new(), &mut Logprobs::new())?;
+        }
         Ok(())
     }
 
@@ -299,56 +313,16 @@ impl GpuDevice {
         }
     }
 
-    fn choose(
-        &mut self,
-        draws: &Draws,
-        tokens: &mut Vec<TokenId>,
-        logprobs: &mut Logprobs,
-    ) -> Result<(), DeviceError> {
-        let on_host = |draw: &Draw| draw.logprobs.is_some() || draw.sampling.penalises();
-        if draws.iter().any(on_host) {
-            let mut logits = Vec::new();
-            self.read_logits(&mut logits)?;
-            let rows = logits.chunks_exact(self.kernels.shape.vocabulary);
-            Sampler::new().sample_all(rows, draws, tokens, logprobs);
-            return Ok(());
-        }
-        let buffers = &self.buffers;
-        if draws.iter().any(|draw| !draw.sampling.is_greedy()) {
-            let how: Vec<f32> = draws.iter().flat_map(numbers).collect();
-            let how = Bytes::from_elems(how);
-            self.memory.client.write(&buffers.draws.handle, how);
-            let (logits, draws_at) = (&buffers.logits, &buffers.draws);
-            self.kernels
-                .draw(logits, draws_at, &buffers.tokens, draws.len());
-        }
-        let bytes = self.read(&buffers.tokens, draws.len() * size_of::<u32>())?;
-        let (words, _) = bytes.as_chunks::<4>();
-        let token = |word: &[u8; 4]| TokenId::new(u32::from_le_bytes(*word));
-        tokens.extend(words.iter().map(token));
-        Ok(())
-    }
-
     fn read_logits(&self, out: &mut Vec<f32>) -> Result<(), DeviceError> {
         let wanted = self.layout.wanted_unpadded();
         let numbers = wanted * self.kernels.shape.vocabulary;
         let precision = self.memory.precision;
-        let bytes = self.read(&self.buffers.logits, numbers * precision.bytes())?;
+        let logits = self.start_of(&self.buffers.logits, numbers * precision.bytes());
+        let read = self.memory.client.read_one(logits);
+        let bytes = read.map_err(|error| DeviceError::new(&error))?;
         decode(precision, &bytes, out);
         Ok(())
     }
-}
-
-/// How a row is drawn, as the kernel takes it.
-fn numbers(draw: &Draw) -> [f32; DRAW_NUMBERS] {
-    let sampling = &draw.sampling;
-    [
-        sampling.temperature(),
-        sampling.top_k().map_or(0.0, |top_k| top_k.get() as f32),
-        sampling.top_p(),
-        sampling.min_p(),
-        Sampler::random(sampling, draw.position) as f32,
-    ]
 }
 
 /// What the steps of a scheduler under these limits need at most.

@@ -15,16 +15,26 @@ mod draw;
 mod elementwise;
 mod embed;
 mod norm;
+mod operands;
+mod penalise;
 mod reduce;
 mod rope;
+mod shape;
+mod tell;
 
 use cubecl::client::Client;
+use cubecl::ir::FloatKind;
 use cubecl::prelude::*;
 use cubecl::server::Handle;
 
 use attend::AttendShape;
 use draw::DrawShape;
 use rope::RopeShape;
+use tell::TellShape;
+
+pub(super) use operands::{Best, Cache, Inputs, Partial, Penalties, RopeInputs, TellParts};
+pub(super) use shape::KernelShape;
+pub(super) use tell::entries as told_entries;
 
 /// A run of memory on the device.
 #[derive(Clone, Debug)]
@@ -42,90 +52,18 @@ impl Buffer {
     }
 }
 
-/// Of a model and its cache, what the kernels are compiled for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct KernelShape {
-    pub(super) hidden: usize,
-    pub(super) middle: usize,
-    pub(super) vocabulary: usize,
-    pub(super) heads: usize,
-    pub(super) kv_heads: usize,
-    pub(super) head_dim: usize,
-    pub(super) block_size: usize,
-    /// Positions of one sequence at most.
-    pub(super) context_max: usize,
-}
-
-/// Positions that one cube of attention looks at together.
-const CHUNK: usize = 128;
 /// Units of a cube that goes over a whole row.
 const ROW_UNITS: usize = 256;
-/// Splits of a context at most, so that partial results stay small.
-const SPLITS_MAX: usize = 128;
-/// Queries that a cube of attention answers at most; its registers grow with them.
-const ASKED_MAX: usize = 16;
 /// Parts of a vocabulary that are searched side by side, a power of two.
 pub(super) const PARTS: usize = 32;
 /// Units of a cube that draws a token.
 const DRAW_UNITS: usize = 512;
 /// Numbers that say how a row is drawn; see [`Kernels::draw`].
 pub(super) const DRAW_NUMBERS: usize = draw::NUMBERS;
-
-impl KernelShape {
-    /// Neighbouring dimensions of a head that are read at once.
-    pub(super) fn pack(&self) -> usize {
-        if self.head_dim.is_multiple_of(4) {
-            4
-        } else {
-            2
-        }
-    }
-
-    /// Logits that are read at once, and how often that makes a row.
-    fn vocabulary_vectors(&self) -> (usize, usize) {
-        let pack = if self.vocabulary.is_multiple_of(4) {
-            4
-        } else {
-            1
-        };
-        (pack, self.vocabulary / pack)
-    }
-
-    /// Chunks in one split: more than one only for contexts that would have too many splits.
-    fn chunks(&self) -> usize {
-        self.context_max.div_ceil(CHUNK * SPLITS_MAX).max(1)
-    }
-
-    /// Positions in one split of a context.
-    pub(super) fn split(&self) -> usize {
-        CHUNK * self.chunks()
-    }
-
-    /// Splits of the longest context.
-    pub(super) fn splits_max(&self) -> usize {
-        self.context_max.div_ceil(self.split()).max(1)
-    }
-
-    /// Rows of one sequence that a cube of attention takes at once when there are many.
-    pub(super) fn unit_rows(&self) -> usize {
-        (ASKED_MAX * self.kv_heads / self.heads).max(1)
-    }
-
-    fn attend(&self, rows: usize, whole: bool) -> AttendShape {
-        AttendShape {
-            heads: self.heads,
-            kv_heads: self.kv_heads,
-            head_dim: self.head_dim,
-            block_size: self.block_size,
-            pack: self.pack(),
-            rows,
-            chunk: CHUNK,
-            chunks: self.chunks(),
-            splits_max: self.splits_max(),
-            whole,
-        }
-    }
-}
+/// Tokens that are found at most when log-probabilities are told.
+pub(super) const FOUND: usize = tell::FOUND;
+/// Words that are told of a row; see [`Kernels::tell`].
+pub(super) const TOLD_WORDS: usize = tell::WORDS;
 
 /// Launches kernels on one device, for one model.
 pub(super) struct Kernels {
@@ -136,50 +74,16 @@ pub(super) struct Kernels {
     pub(super) eps: f32,
 }
 
-/// What turns projected heads into queries, keys and values.
-pub(super) struct RopeInputs<'a> {
-    pub(super) qkv: &'a Buffer,
-    pub(super) bias: Option<&'a Buffer>,
-    /// Of queries and of keys.
-    pub(super) norms: Option<(&'a Buffer, &'a Buffer)>,
-    pub(super) angles: &'a Buffer,
-}
-
-/// Keys and values of one layer.
-#[derive(Clone, Debug)]
-pub(super) struct Cache {
-    pub(super) keys: Buffer,
-    pub(super) values: Buffer,
-}
-
-/// The words of a step on the device, and where its kinds start.
-#[derive(Clone, Copy)]
-pub(super) struct Inputs<'a> {
-    pub(super) words: &'a Buffer,
-    pub(super) tokens_at: usize,
-    pub(super) positions_at: usize,
-    pub(super) slots_at: usize,
-    pub(super) wanted_at: usize,
-    pub(super) units_at: usize,
-}
-
-/// Where splits of attention leave what they saw.
-#[derive(Clone, Debug)]
-pub(super) struct Partial {
-    pub(super) seen: Buffer,
-    pub(super) sums: Buffer,
-}
-
-/// Where the parts of a vocabulary leave the best they have.
-#[derive(Clone, Debug)]
-pub(super) struct Best {
-    /// `[rows, PARTS]`
-    pub(super) values: Buffer,
-    /// `[rows, PARTS]`
-    pub(super) places: Buffer,
-}
-
 impl Kernels {
+    /// The same for logits in f32.
+    pub(super) fn in_f32(&self) -> Self {
+        Self {
+            client: self.client.clone(),
+            element: ElemType::Float(FloatKind::F32),
+            ..*self
+        }
+    }
+
     /// `out[row] = table[token of the row]` for `rows` rows.
     pub(super) fn embed(&self, table: &Buffer, inputs: Inputs<'_>, out: &Buffer, rows: usize) {
         // SAFETY: see the top of the file.
@@ -477,6 +381,104 @@ impl Kernels {
                 logits.argument(pack),
                 how.argument(1),
                 tokens.argument(1),
+                shape,
+                self.element,
+            );
+        }
+    }
+
+    /// The penalised logits of the rows that `how` names, in f32.
+    pub(super) fn penalise(&self, logits: &Buffer, how: &Penalties, out: &Buffer) {
+        let vocabulary = self.shape.vocabulary;
+        // SAFETY: see the top of the file. What was seen are tokens of the vocabulary.
+        unsafe {
+            penalise::widen::launch_unchecked(
+                &self.client,
+                CubeCount::new_2d(PARTS as u32, how.count as u32),
+                CubeDim::new_1d(ROW_UNITS as u32),
+                logits.argument(1),
+                how.rows.argument(1),
+                out.argument(1),
+                vocabulary,
+                PARTS,
+                ROW_UNITS,
+                self.element,
+            );
+            penalise::penalise::launch_unchecked(
+                &self.client,
+                CubeCount::new_1d(how.count as u32),
+                CubeDim::new_1d(ROW_UNITS as u32),
+                out.argument(1),
+                how.rows.argument(1),
+                how.numbers.argument(1),
+                how.seen.argument(1),
+                vocabulary,
+                ROW_UNITS,
+            );
+        }
+    }
+
+    /// Puts the tokens of penalised rows where those of their rows are.
+    pub(super) fn put_back(&self, chosen: &Buffer, how: &Penalties, tokens: &Buffer) {
+        // SAFETY: see the top of the file.
+        unsafe {
+            penalise::put_back::launch_unchecked(
+                &self.client,
+                CubeCount::new_1d(how.count.div_ceil(ROW_UNITS) as u32),
+                CubeDim::new_1d(ROW_UNITS as u32),
+                chosen.argument(1),
+                how.rows.argument(1),
+                tokens.argument(1),
+                how.count,
+            );
+        }
+    }
+
+    /// What log-probabilities are made of, for the `rows` that are named: of the `chosen` token and
+    /// of the `wanted` most likely ones, at least 1. `out` is `[rows, TOLD_WORDS]`.
+    pub(super) fn tell(
+        &self,
+        (logits, chosen): (&Buffer, &Buffer),
+        (rows, count): (&Buffer, usize),
+        wanted: u32,
+        parts: &TellParts,
+        out: &Buffer,
+    ) {
+        let (pack, vectors) = self.shape.vocabulary_vectors();
+        let shape = TellShape {
+            vectors,
+            pack,
+            parts: PARTS,
+            units: ROW_UNITS,
+        };
+        // SAFETY: see the top of the file.
+        unsafe {
+            tell::tell_parts::launch_unchecked(
+                &self.client,
+                CubeCount::new_2d(PARTS as u32, count as u32),
+                CubeDim::new_1d(ROW_UNITS as u32),
+                pack,
+                logits.argument(pack),
+                rows.argument(1),
+                parts.values.argument(1),
+                parts.places.argument(1),
+                parts.sums.argument(1),
+                wanted,
+                shape,
+                self.element,
+            );
+            tell::tell_rows::launch_unchecked(
+                &self.client,
+                CubeCount::new_1d(count as u32),
+                CubeDim::new_1d(ROW_UNITS as u32),
+                logits.argument(1),
+                chosen.argument(1),
+                rows.argument(1),
+                parts.values.argument(1),
+                parts.places.argument(1),
+                parts.sums.argument(1),
+                out.argument(1),
+                wanted,
                 shape,
                 self.element,
             );

@@ -94,6 +94,26 @@ impl Memory {
         self.filled(Bytes::from_elems(numbers), elements)
     }
 
+    /// Words for one step; the memory goes back to where it came from.
+    pub(super) fn for_now(&self, words: Vec<u32>) -> Buffer {
+        let elements = words.len();
+        let handle = self.client.create(Bytes::from_elems(words));
+        Buffer { handle, elements }
+    }
+
+    /// The same for numbers.
+    pub(super) fn numbers_for_now(&self, numbers: Vec<f32>) -> Buffer {
+        let elements = numbers.len();
+        let handle = self.client.create(Bytes::from_elems(numbers));
+        Buffer { handle, elements }
+    }
+
+    /// Room for as many words of 32 bits, for one step.
+    pub(super) fn words_for_now(&self, elements: usize) -> Buffer {
+        let handle = self.client.empty(elements * size_of::<u32>());
+        Buffer { handle, elements }
+    }
+
     /// Keys and values of one layer.
     pub(super) fn cache(&self, shape: &KernelShape, blocks: usize) -> Cache {
         let elements = blocks * shape.kv_heads * shape.block_size * shape.head_dim;

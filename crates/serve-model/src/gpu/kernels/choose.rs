@@ -4,7 +4,7 @@
 use cubecl::prelude::*;
 
 /// Smaller than every logit and finite: WGSL has no infinity.
-const LOWEST: f32 = -3.4e38;
+pub(super) const LOWEST: f32 = -3.4e38;
 
 /// The largest logit of each part (x) of each row (y), of equals the first. One cube for each.
 ///
@@ -79,7 +79,7 @@ pub(super) fn largest_of_rows(
 /// Leaves the largest value at 0, and of equals the one whose place is lowest. `count` is a power of
 /// two, with one unit for each value.
 #[cube]
-fn first_of_largest(
+pub(super) fn first_of_largest(
     values: &mut Shared<[f32]>,
     places: &mut Shared<[u32]>,
     #[comptime] count: usize,

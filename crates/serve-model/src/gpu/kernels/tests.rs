@@ -3,11 +3,13 @@
 use cubecl::Device;
 use cubecl::bytes::Bytes;
 use cubecl::ir::FloatKind;
-use serve_core::Sampling;
 use serve_core::rng::Rng;
+use serve_core::{Sampling, TokenId, TokenLogprob};
 use std::num::NonZeroU32;
 
 use super::*;
+use crate::logprobs::logprobs;
+use crate::penalties::{History, penalise as penalise_on_host};
 use crate::sampler::Sampler;
 
 /// Some GPU, or what passes for one.
@@ -281,6 +283,113 @@ fn draws_are_those_of_the_host() {
             .kernels
             .draw(&bench.put(&logits), &bench.put(&how), &tokens, rows);
         assert_eq!(bench.get::<u32>(&tokens), expected, "{vocabulary}");
+    }
+}
+
+/// Rows of few different logits, so that there are ties, some of which say nothing.
+fn logit_rows(bench: &mut Bench, rows: usize) -> Vec<f32> {
+    let vocabulary = bench.kernels.shape.vocabulary;
+    let logits = bench.random(rows * vocabulary);
+    let mut logits: Vec<f32> = logits.iter().map(|x| (x * 20.0).round() / 2.0).collect();
+    for index in (0..logits.len()).step_by(7) {
+        logits[index] = f32::NEG_INFINITY;
+    }
+    logits
+}
+
+#[test]
+fn penalised_logits_are_those_of_the_host() {
+    let Some(device) = device() else { return };
+    for vocabulary in [5, 1_000, 5_003] {
+        let shape = KernelShape {
+            vocabulary,
+            ..SHAPE
+        };
+        let mut bench = Bench::new(&device, shape, 8);
+        let logits = logit_rows(&mut bench, 6);
+        let (mut rows, mut numbers, mut seen) = (Vec::new(), Vec::new(), Vec::new());
+        let mut expected = Vec::new();
+        // Some rows, not in order, one of which has seen nothing.
+        for (row, outputs) in [(4, 3_000), (0, 0), (2, 40)] {
+            let sampling = Sampling::GREEDY.with_repetition_penalty(1.0 + row as f32 / 3.0);
+            let sampling = sampling.unwrap().with_frequency_penalty(0.3).unwrap();
+            let sampling = sampling.with_presence_penalty(-0.7).unwrap();
+            let mut history = History::of(&sampling, &[], outputs).unwrap();
+            (0..outputs).for_each(|_| history.push(bench.below(vocabulary) as u32));
+            let start = seen.len() as u32 / 2;
+            seen.extend(history.seen().iter().flat_map(|s| [s.token, s.outputs]));
+            rows.extend([row as u32, start, seen.len() as u32 / 2]);
+            numbers.extend([sampling.repetition_penalty(), 0.3, -0.7]);
+            let mut own = logits[row * vocabulary..][..vocabulary].to_vec();
+            penalise_on_host(&mut own, &sampling, history.seen());
+            expected.extend(own);
+        }
+        let how = Penalties {
+            count: 3,
+            rows: bench.put(&rows),
+            numbers: bench.put::<f32>(&numbers),
+            seen: bench.put(&seen),
+        };
+        let out = bench.put(&vec![0.0_f32; 3 * vocabulary]);
+        bench.kernels.penalise(&bench.put(&logits), &how, &out);
+        let finite = |logits: Vec<f32>| logits.into_iter().map(|x| x.max(-1e9)).collect::<Vec<_>>();
+        let found = finite(bench.get::<f32>(&out));
+        assert_close(&found, &finite(expected), "penalised logits");
+        let tokens = bench.put(&[100_u32, 101, 102, 103, 104, 105]);
+        bench
+            .kernels
+            .put_back(&bench.put(&[7_u32, 8, 9]), &how, &tokens);
+        assert_eq!(bench.get::<u32>(&tokens), [8, 101, 9, 103, 7, 105]);
+    }
+}
+
+#[test]
+fn log_probabilities_are_those_of_the_host() {
+    let Some(device) = device() else { return };
+    for (vocabulary, wanted) in [(1, 1), (3, 20), (256, 5), (1_000, 20), (5_003, 20)] {
+        let shape = KernelShape {
+            vocabulary,
+            ..SHAPE
+        };
+        let mut bench = Bench::new(&device, shape, 9);
+        let mut logits = logit_rows(&mut bench, 5);
+        if vocabulary == 1 {
+            logits.fill(-3.0);
+        }
+        let chosen: Vec<u32> = (0..5).map(|_| bench.below(vocabulary) as u32).collect();
+        let told_rows = [3_u32, 0, 4];
+        let parts = TellParts {
+            values: bench.put(&[0.0_f32; 3 * PARTS * FOUND]),
+            places: bench.put(&[0_u32; 3 * PARTS * FOUND]),
+            sums: bench.put(&[0.0_f32; 3 * PARTS]),
+        };
+        let out = bench.put(&[0_u32; 3 * TOLD_WORDS]);
+        bench.kernels.tell(
+            (&bench.put(&logits), &bench.put(&chosen)),
+            (&bench.put(&told_rows), 3),
+            wanted,
+            &parts,
+            &out,
+        );
+        let out = bench.get::<u32>(&out);
+        for (told, row) in out.chunks_exact(TOLD_WORDS).zip(told_rows) {
+            let row = row as usize;
+            let token = TokenId::new(chosen[row]);
+            let logits = &logits[row * vocabulary..][..vocabulary];
+            let possible = |entry: &TokenLogprob| entry.logprob.is_finite();
+            let expected: Vec<_> = logprobs(logits, token, wanted as u8).skip(1).collect();
+            let expected: Vec<_> = expected.into_iter().filter(possible).collect();
+            let mut found = told_entries(token, wanted as u8, told);
+            let own = found.next().unwrap();
+            let found: Vec<_> = found.collect();
+            let ids = |all: &[TokenLogprob]| all.iter().map(|e| e.token.get()).collect::<Vec<_>>();
+            assert_eq!(ids(&found), ids(&expected), "{vocabulary}");
+            let numbers = |all: &[TokenLogprob]| all.iter().map(|e| e.logprob).collect::<Vec<_>>();
+            assert_close(&numbers(&found), &numbers(&expected), "log-probabilities");
+            let expected = logprobs(logits, token, 0).next().unwrap();
+            let least = |entry: TokenLogprob| entry.logprob.max(-1e9);
+            assert_close(&[least(own)], &[least(expected)], "its own");
+        }
     }
 }
 
