@@ -11,12 +11,8 @@ use super::{End, FlightSegment, Scheduler, TokenEvents};
 use crate::journal::Decision;
 use crate::order::Served;
 
-/// A token that the backend chose, and what it has to say of it to those who ask.
-#[derive(Clone, Copy)]
-struct Chosen<'a> {
-    token: TokenId,
-    logprobs: Option<&'a [TokenLogprob]>,
-}
+/// What the backend has to say of a token, to those who ask.
+type Told<'a> = Option<&'a [TokenLogprob]>;
 
 impl Scheduler {
     /// Books how `step` ended, which a backend has just run: [`complete`](Self::complete),
@@ -42,6 +38,8 @@ impl Scheduler {
         let segments = std::mem::take(&mut self.flight.segments);
         let finished_before = self.counters.finished;
         let (mut prefill_tokens, mut output_tokens) = (0, 0);
+        // Mostly nobody asks, and then no token is looked up.
+        let told = Some(&outcome.logprobs).filter(|told| !told.is_empty());
         let mut sampled = outcome.sampled.iter().enumerate().peekable();
         for segment in &segments {
             let tokens = segment.end - segment.start;
@@ -52,11 +50,12 @@ impl Scheduler {
                 false => None,
             };
             output_tokens += u32::from(token.is_some());
-            let token = token.map(|(index, sampled)| Chosen {
-                token: sampled.token,
-                logprobs: outcome.logprobs.of(index),
-            });
-            self.complete_segment(now, *segment, token);
+            let logprobs = match (token, told) {
+                (Some((index, _)), Some(told)) => told.of(index),
+                _ => None,
+            };
+            let token = token.map(|(_, sampled)| sampled.token);
+            self.complete_segment(now, *segment, token, logprobs);
         }
         self.counters.prefill_tokens += u64::from(prefill_tokens);
         self.counters.output_tokens += u64::from(output_tokens);
@@ -127,7 +126,13 @@ impl Scheduler {
         self.releases.append(&mut self.flight.releases);
     }
 
-    fn complete_segment(&mut self, now: Time, segment: FlightSegment, token: Option<Chosen<'_>>) {
+    fn complete_segment(
+        &mut self,
+        now: Time,
+        segment: FlightSegment,
+        token: Option<TokenId>,
+        logprobs: Told<'_>,
+    ) {
         let slot = segment.slot;
         let live = &mut self.live[slot];
         live.in_flight = false;
@@ -142,7 +147,7 @@ impl Scheduler {
         self.gate.served(&live.request, served);
         self.publish_blocks(slot);
         match token {
-            Some(token) => self.take_token(now, slot, token),
+            Some(token) => self.take_token(now, slot, token, logprobs),
             None if segment.sample => {
                 let cause = Arc::from("the backend sampled no token for this request");
                 self.end(now, slot, End::Failed(cause));
@@ -151,8 +156,7 @@ impl Scheduler {
         }
     }
 
-    fn take_token(&mut self, now: Time, slot: usize, chosen: Chosen<'_>) {
-        let Chosen { token, logprobs } = chosen;
+    fn take_token(&mut self, now: Time, slot: usize, token: TokenId, logprobs: Told<'_>) {
         let live = &mut self.live[slot];
         if live.stops && live.request.stop_tokens().contains(&token) {
             return self.end(now, slot, End::Finished(FinishReason::Stop));
