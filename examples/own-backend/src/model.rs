@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serve_core::{
     Backend, BackendError, BlockId, Limits, RequestId, Sampled, Span, StepOutcome, StepPlan,
-    TokenId,
+    TokenId, TokenLogprob,
 };
 
 const BLOCK_SIZE: usize = 16;
@@ -25,8 +25,15 @@ pub(crate) struct Parrot {
     corpus: &'static [u8],
     /// What has been run, block by block: this model's keys and values.
     kv: Vec<[u8; BLOCK_SIZE]>,
-    /// The tokens of every live request: its prompt and what was sampled.
-    tokens: BTreeMap<RequestId, Vec<u8>>,
+    live: BTreeMap<RequestId, Live>,
+}
+
+/// What is kept of a request until it is released.
+struct Live {
+    /// Its prompt and what was sampled.
+    tokens: Vec<u8>,
+    /// Whether it asks for log-probabilities, and of how many most likely tokens.
+    logprobs: Option<u8>,
 }
 
 impl Parrot {
@@ -34,7 +41,7 @@ impl Parrot {
         Self {
             corpus: corpus.as_bytes(),
             kv: vec![[0; BLOCK_SIZE]; LIMITS.blocks as usize],
-            tokens: BTreeMap::new(),
+            live: BTreeMap::new(),
         }
     }
 
@@ -73,15 +80,19 @@ impl Backend for Parrot {
         }
         for request in plan.starts() {
             let prompt = request.prompt().iter().map(|token| token.get() as u8);
-            self.tokens.insert(request.id(), prompt.collect());
+            let live = Live {
+                tokens: prompt.collect(),
+                logprobs: request.logprobs(),
+            };
+            self.live.insert(request.id(), live);
         }
         for segment in plan.segments() {
             let (blocks, positions) = (plan.blocks(segment), segment.positions.clone());
-            let Some(tokens) = self.tokens.get(&segment.request) else {
+            let Some(live) = self.live.get(&segment.request) else {
                 let cause = format!("{} was never announced", segment.request);
                 return Err(BackendError::Step { cause });
             };
-            let read = tokens.iter().enumerate().take(positions.end as usize);
+            let read = live.tokens.iter().enumerate().take(positions.end as usize);
             for (position, &byte) in read.skip(positions.start as usize) {
                 self.kv[block_of(blocks, position)][position % BLOCK_SIZE] = byte;
             }
@@ -89,16 +100,27 @@ impl Backend for Parrot {
         for segment in plan.segments().iter().filter(|segment| segment.sample) {
             let end = segment.positions.end as usize;
             let byte = self.next(&self.read(plan.blocks(segment), end));
-            if let Some(tokens) = self.tokens.get_mut(&segment.request) {
-                tokens.push(byte);
+            let token = TokenId::new(byte.into());
+            if let Some(live) = self.live.get_mut(&segment.request) {
+                live.tokens.push(byte);
+                if let Some(alternatives) = live.logprobs {
+                    // A parrot is certain: the token itself, then the one alternative.
+                    let certain = TokenLogprob {
+                        token,
+                        logprob: 0.0,
+                    };
+                    let entries = 1 + usize::from(alternatives > 0);
+                    let entries = std::iter::repeat_n(certain, entries);
+                    outcome.logprobs.push(outcome.sampled.len(), entries);
+                }
             }
             outcome.sampled.push(Sampled {
                 request: segment.request,
-                token: TokenId::new(byte.into()),
+                token,
             });
         }
         for request in plan.releases() {
-            self.tokens.remove(request);
+            self.live.remove(request);
         }
         Ok(())
     }

@@ -10,6 +10,8 @@ use crate::gpu_bench::Row;
 pub(super) enum Engine {
     /// The decoder of this workspace.
     Serve,
+    /// The same with factors of products rounded to bf16, as llama.cpp rounds its own.
+    ServeRounded,
     /// llama.cpp, through llama-cpp-python.
     LlamaCpp,
     /// candle's own models.
@@ -21,9 +23,15 @@ impl Engine {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Serve => "serve",
+            Self::ServeRounded => "serve --precision bf16",
             Self::LlamaCpp => "llama.cpp",
             Self::Candle => "candle",
         }
+    }
+
+    /// Whether it is the decoder of this workspace.
+    pub(super) fn is_ours(self) -> bool {
+        matches!(self, Self::Serve | Self::ServeRounded)
     }
 }
 
@@ -39,15 +47,18 @@ pub(super) struct Entrant {
 
 /// All, in the order of the table. candle multiplies matrices in f32 only: its bf16 weights are widened
 /// for each product, its f32 weights when they are loaded.
-pub(super) const ENTRANTS: [Entrant; 10] = [
+pub(super) const ENTRANTS: [Entrant; 13] = [
     entrant("bf16", Engine::Serve, "bf16"),
+    entrant("bf16", Engine::ServeRounded, "bf16"),
     entrant("bf16", Engine::LlamaCpp, "bf16"),
     entrant("bf16", Engine::Candle, "bf16"),
     entrant("bf16", Engine::Candle, "f32"),
     entrant("q8", Engine::Serve, "q8"),
+    entrant("q8", Engine::ServeRounded, "q8"),
     entrant("q8", Engine::LlamaCpp, "q8"),
     entrant("q8", Engine::Candle, "q8"),
     entrant("q4", Engine::Serve, "q4"),
+    entrant("q4", Engine::ServeRounded, "q4"),
     entrant("q4", Engine::LlamaCpp, "q4"),
     entrant("q4", Engine::Candle, "q4"),
 ];
@@ -129,6 +140,6 @@ mod tests {
         }
         assert_eq!(results.step_ms(&ENTRANTS[0], "decode_1"), Some(20.0));
         assert_eq!(results.step_ms(&ENTRANTS[0], "decode_4"), None);
-        assert_eq!(results.step_ms(&ENTRANTS[1], "decode_1"), None);
+        assert_eq!(results.step_ms(&ENTRANTS[2], "decode_1"), None);
     }
 }

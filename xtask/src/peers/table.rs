@@ -40,7 +40,7 @@ pub(super) fn text(results: &Results, head: &Head) -> String {
          likeliest token is part of every step\n",
         head.shape, head.threads, head.rounds
     );
-    let _ = write!(out, "{:<10} {:<7} {:>5}", "engine", "weights", "MB");
+    let _ = write!(out, "{:<22} {:<7} {:>5}", "engine", "weights", "MB");
     for (_, title, _) in STEPS {
         let _ = write!(out, " {title:>24}");
     }
@@ -55,7 +55,7 @@ pub(super) fn text(results: &Results, head: &Head) -> String {
         let megabytes = megabytes.map_or_else(|| "-".to_owned(), |row| format!("{:.0}", row.value));
         let _ = write!(
             out,
-            "{:<10} {:<7} {megabytes:>5}",
+            "{:<22} {:<7} {megabytes:>5}",
             entrant.engine.name(),
             entrant.weights
         );
@@ -206,7 +206,7 @@ mod tests {
             ))
         };
         results.add(&ENTRANTS[0], rows(100.0, ""));
-        results.add(&ENTRANTS[1], rows(80.0, "b1234"));
+        results.add(&ENTRANTS[2], rows(80.0, "b1234"));
         results.fail(Engine::Candle, "q4", &"no such file");
         results
     }

@@ -160,7 +160,7 @@ impl Tools {
     /// Runs an engine once.
     pub(super) fn measure(&self, entrant: &Entrant, folder: &Path) -> Result<Vec<Row>, ToolError> {
         let mut command = match entrant.engine {
-            Engine::Serve => Command::new(self.programs.join("speed-decode")),
+            Engine::Serve | Engine::ServeRounded => Command::new(self.programs.join("speed-decode")),
             Engine::Candle => Command::new(&self.candle),
             Engine::LlamaCpp => match &self.python {
                 Ok(python) => Command::new(python),
@@ -168,9 +168,12 @@ impl Tools {
             },
         };
         match entrant.engine {
-            Engine::Serve => {
+            Engine::Serve | Engine::ServeRounded => {
                 command.arg(folder).args(["--device", "cpu", "--json"]);
                 command.args(quantize(entrant.weights));
+                if entrant.engine == Engine::ServeRounded {
+                    command.args(["--precision", "bf16"]);
+                }
             }
             Engine::Candle => {
                 command.arg("run").arg(folder);
@@ -186,7 +189,7 @@ impl Tools {
         }
         command.args(["--samples", SAMPLES]);
         let rows = Row::parse(&self.run(&mut command)?);
-        if entrant.engine != Engine::Serve {
+        if !entrant.engine.is_ours() {
             let deviation = rows.iter().find(|row| row.name == "deviation");
             let deviation = deviation.map_or(f64::NAN, |row| row.value);
             if deviation.is_nan() || deviation > DEVIATION_MAX {

@@ -1,5 +1,5 @@
 //! A workload over settings and loads: every combination of server settings, each with its own server,
-//! at every load, a few times with other seeds; or, for each combination, a [search](search) for the last
+//! at every load, a few times with other seeds; or, for each combination, a [search] for the last
 //! load that still keeps the objective.
 
 pub mod search;
