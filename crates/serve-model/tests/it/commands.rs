@@ -101,6 +101,7 @@ fn speeds_are_one_object_a_line() {
         (name, row["unit"].as_str().unwrap().to_owned())
     });
     let expected = [
+        ("weights", "MB"),
         ("read_bandwidth", "GB/s"),
         ("prefill_128", "tokens/s"),
         ("decode_1", "tokens/s"),
