@@ -12,6 +12,7 @@ mod lanes;
 pub(crate) mod math;
 mod matrix;
 mod packed;
+pub(crate) mod pages;
 mod part;
 mod precision;
 mod quantization;

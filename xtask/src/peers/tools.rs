@@ -160,7 +160,9 @@ impl Tools {
     /// Runs an engine once.
     pub(super) fn measure(&self, entrant: &Entrant, folder: &Path) -> Result<Vec<Row>, ToolError> {
         let mut command = match entrant.engine {
-            Engine::Serve | Engine::ServeRounded => Command::new(self.programs.join("speed-decode")),
+            Engine::Serve | Engine::ServeRounded => {
+                Command::new(self.programs.join("speed-decode"))
+            }
             Engine::Candle => Command::new(&self.candle),
             Engine::LlamaCpp => match &self.python {
                 Ok(python) => Command::new(python),

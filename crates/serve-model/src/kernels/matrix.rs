@@ -9,7 +9,7 @@ use super::block::{BLOCK_ROWS, Block, Room};
 use super::lanes::Portable;
 use super::part::{Finish, Outputs};
 use super::stored::{Bf16, F16, F32, Q4, Q8, STEP, Stored};
-use super::{Instructions, Kernel, Lanes, Packed, Quantization, Team, Tile, math};
+use super::{Instructions, Kernel, Lanes, Packed, Quantization, Team, Tile, math, pages};
 
 /// Weights as a checkpoint stores them.
 #[derive(Clone, Debug)]
@@ -123,11 +123,10 @@ impl Matrix {
             self.copy_steps(step..step + 1, &mut wide);
             map(&wide)
         };
-        steps
-            .into_par_iter()
-            .with_min_len(1 << 10)
-            .map(map)
-            .collect()
+        let mut out = pages::room(steps.len());
+        let steps = steps.into_par_iter().with_min_len(1 << 10);
+        steps.map(map).collect_into_vec(&mut out);
+        out
     }
 
     /// Multiplies each input with all rows: `out = x * rows + bias`, or `out += ..` if `add`.
@@ -291,7 +290,7 @@ fn whole_steps<T: Copy + Default>(elements: Vec<T>, columns: usize) -> Vec<T> {
         return elements;
     }
     let length = columns.next_multiple_of(STEP);
-    let mut out = vec![T::default(); elements.len() / columns * length];
+    let mut out = pages::zeros(elements.len() / columns * length);
     for (out, row) in out.chunks_mut(length).zip(elements.chunks(columns)) {
         out[..columns].copy_from_slice(row);
     }

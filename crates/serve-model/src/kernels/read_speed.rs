@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use super::lanes::{LANES, Lanes};
-use super::{Instructions, Kernel, Team};
+use super::{Instructions, Kernel, Team, pages};
 
 /// A buffer that is read from end to end by the threads and instructions that products use.
 #[derive(Debug)]
@@ -22,9 +22,11 @@ impl ReadSpeed {
     /// A buffer of about `bytes`, which should be several times larger than all caches.
     pub fn new(bytes: usize, instructions: Instructions, threads: usize) -> Self {
         let tasks = (bytes / size_of::<[f32; LANES]>()).div_ceil(TASK).max(1);
+        let mut buffer = pages::room(tasks * TASK);
+        // Not zeros: those the system need not keep.
+        buffer.resize(tasks * TASK, [1.0; LANES]);
         Self {
-            // Not zeros: those the system need not keep.
-            buffer: vec![[1.0; LANES]; tasks * TASK],
+            buffer,
             sums: vec![0.0; tasks],
             instructions,
             team: Team::new(threads),

@@ -5,7 +5,7 @@
 
 use super::{StoredType, TensorSource, WeightsError};
 use crate::config::ModelConfig;
-use crate::kernels::{Elements, Quantization};
+use crate::kernels::{Elements, Quantization, pages};
 
 /// Turns what was read into what a device keeps.
 pub trait Place {
@@ -253,7 +253,7 @@ impl<M, V> Reader<'_, M, V> {
         fill: impl Fn(&str, &mut [T]) -> Result<(), WeightsError>,
     ) -> Result<Vec<T>, WeightsError> {
         let rows: usize = parts.iter().map(|(_, rows)| rows).sum();
-        let mut buffer = vec![T::default(); rows * columns];
+        let mut buffer = pages::zeros(rows * columns);
         let mut rest = buffer.as_mut_slice();
         for (name, rows) in parts {
             let (part, tail) = rest.split_at_mut(rows * columns);
