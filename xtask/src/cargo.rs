@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::process::{Command, ExitCode, ExitStatus};
 
+use cargo_metadata::{Metadata, MetadataCommand};
 use thiserror::Error;
 
 /// What a task comes to.
@@ -33,6 +34,21 @@ pub(crate) fn command(args: &[&str]) -> Command {
 /// Runs a command to its end, with this program's own standard streams.
 pub(crate) fn status(command: &mut Command) -> Result<ExitStatus, NoCargo> {
     command.status().map_err(NoCargo)
+}
+
+/// Builds binaries with the features of the whole workspace, so that nothing is compiled twice, and gives
+/// back where they are. If they do not build, cargo has said why, and its exit code is what is left.
+pub(crate) fn build(
+    bins: &[&str],
+) -> Result<Result<Metadata, ExitCode>, Box<dyn std::error::Error>> {
+    let metadata = MetadataCommand::new().no_deps().exec()?;
+    let mut build = command(&["build", "--release", "--workspace"]);
+    build.args(bins.iter().flat_map(|bin| ["--bin", bin]));
+    let built = status(&mut build)?;
+    Ok(match built.success() {
+        true => Ok(metadata),
+        false => Err(exit_code(built)),
+    })
 }
 
 /// Builds and runs a binary of the workspace; its exit code becomes ours.

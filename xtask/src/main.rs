@@ -267,11 +267,9 @@ fn main() -> ExitCode {
 
 /// Runs a binary that starts the `serve` beside it, both built.
 fn beside_serve<'a>(bin: &str, args: impl IntoIterator<Item = &'a str>) -> cargo::TaskResult {
-    let mut build = cargo::command(&["build", "--release", "--workspace", "--bin", "serve"]);
-    let built = cargo::status(&mut build)?;
-    match built.success() {
-        true => cargo::run_bin(bin, args),
-        false => Ok(cargo::exit_code(built)),
+    match cargo::build(&["serve"])? {
+        Ok(_) => cargo::run_bin(bin, args),
+        Err(code) => Ok(code),
     }
 }
 

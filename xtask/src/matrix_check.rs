@@ -96,13 +96,11 @@ struct Row {
 
 /// Builds, measures, checks.
 pub(crate) fn run() -> TaskResult {
-    let metadata = cargo_metadata::MetadataCommand::new().no_deps().exec()?;
+    let metadata = match cargo::build(&["serve", "serve-bench"])? {
+        Ok(metadata) => metadata,
+        Err(code) => return Ok(code),
+    };
     let target = metadata.target_directory.as_std_path();
-    let mut build = cargo::command(&["build", "--release", "--workspace"]);
-    let built = cargo::status(build.args(["--bin", "serve", "--bin", "serve-bench"]))?;
-    if !built.success() {
-        return Ok(cargo::exit_code(built));
-    }
     let out = target.join("matrix-check");
     match fs::remove_dir_all(&out) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {

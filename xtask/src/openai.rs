@@ -19,14 +19,12 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Builds, starts, talks, stops.
 pub(crate) fn run() -> TaskResult {
-    let metadata = cargo_metadata::MetadataCommand::new().no_deps().exec()?;
+    let metadata = match cargo::build(&["serve"])? {
+        Ok(metadata) => metadata,
+        Err(code) => return Ok(code),
+    };
     let root = metadata.workspace_root.as_std_path();
     let target = metadata.target_directory.as_std_path();
-    let mut build = cargo::command(&["build", "--release", "--workspace", "--bin", "serve"]);
-    let built = cargo::status(&mut build)?;
-    if !built.success() {
-        return Ok(cargo::exit_code(built));
-    }
     let python = python::with_package(&target.join("openai-venv"), CLIENT)?;
     let server = Server::start(&mut Command::new(target.join("release/serve")))?;
     let base = format!("{}/v1", server.address(PATIENCE)?);

@@ -57,12 +57,10 @@ struct Memory {
 
 /// Starts the server again and again, and prints what it took.
 pub(crate) fn run(options: &Options) -> TaskResult {
-    let metadata = cargo_metadata::MetadataCommand::new().no_deps().exec()?;
-    let mut build = cargo::command(&["build", "--release", "--workspace", "--bin", "serve"]);
-    let built = cargo::status(&mut build)?;
-    if !built.success() {
-        return Ok(cargo::exit_code(built));
-    }
+    let metadata = match cargo::build(&["serve"])? {
+        Ok(metadata) => metadata,
+        Err(code) => return Ok(code),
+    };
     let serve = metadata
         .target_directory
         .as_std_path()

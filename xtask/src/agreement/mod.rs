@@ -110,13 +110,11 @@ enum AgreementError {
 
 /// Builds, starts, lets both measure in turns, compares.
 pub(crate) fn run(load: &Load) -> TaskResult {
-    let metadata = cargo_metadata::MetadataCommand::new().no_deps().exec()?;
+    let metadata = match cargo::build(&["serve", "serve-bench"])? {
+        Ok(metadata) => metadata,
+        Err(code) => return Ok(code),
+    };
     let target = metadata.target_directory.as_std_path();
-    let mut build = cargo::command(&["build", "--release", "--workspace"]);
-    let built = cargo::status(build.args(["--bin", "serve", "--bin", "serve-bench"]))?;
-    if !built.success() {
-        return Ok(cargo::exit_code(built));
-    }
     let python = python::with_package(&target.join("agreement-venv"), CLIENT)?;
     let pair = Pair {
         bench: target.join("release/serve-bench"),

@@ -1,16 +1,38 @@
-//! Workloads of every kind, and the books that must balance whoever is asked.
+//! Workloads of every kind, their rows, and the books that must balance whoever is asked.
 
 use std::path::Path;
+use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
+use tokio::sync::watch;
+use tokio::time::Instant;
 
+use super::{Driving, Timer, Transport, drive};
 use crate::record::{Outcome, Record};
 use crate::spec::Spec;
 use crate::workload::Workload;
 
 pub(crate) fn workload(text: &str) -> Workload {
     Workload::new(Spec::parse("test", text).unwrap(), Path::new(".")).unwrap()
+}
+
+/// The rows of a workload that begins now and is told to stop by `stop`, in the order of its requests.
+pub(crate) async fn rows_until<T: Transport>(
+    workload: &Workload,
+    transport: T,
+    stop: watch::Receiver<bool>,
+) -> Vec<Record> {
+    let driving = Driving {
+        origin: Instant::now(),
+        patience: Duration::from_secs(60),
+        timer: Timer::Runtime,
+        stop,
+    };
+    let mut rows = Vec::new();
+    drive(workload, transport, driving, |row| rows.push(row)).await;
+    rows.sort_by_key(|row| (row.request, row.attempt));
+    rows
 }
 
 pub(crate) const TALK: &str = "[[prompts]]\nname = \"talk\"\ntokens = { fixed = 5 }\n\

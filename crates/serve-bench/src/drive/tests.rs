@@ -4,7 +4,7 @@ use std::sync::Mutex as StdMutex;
 
 use proptest::prelude::*;
 
-use super::testing::{TALK, any_workload, balance, workload};
+use super::testing::{TALK, any_workload, balance, rows_until, workload};
 use super::*;
 
 /// What a server in virtual time does with one attempt.
@@ -112,23 +112,6 @@ impl Transport for Frozen {
         pause(1).await;
         attempt.text(attempt.now(), None, "")
     }
-}
-
-async fn rows_until<T: Transport>(
-    workload: &Workload,
-    transport: T,
-    stop: watch::Receiver<bool>,
-) -> Vec<Record> {
-    let driving = Driving {
-        origin: Instant::now(),
-        patience: Duration::from_secs(60),
-        timer: Timer::Runtime,
-        stop,
-    };
-    let mut rows = Vec::new();
-    drive(workload, transport, driving, |row| rows.push(row)).await;
-    rows.sort_by_key(|row| (row.request, row.attempt));
-    rows
 }
 
 async fn rows<T: Transport>(workload: &Workload, transport: T) -> Vec<Record> {

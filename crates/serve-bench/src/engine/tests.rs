@@ -6,11 +6,9 @@ use proptest::prelude::*;
 use serve_core::mock::{Faults, Mock, MockConfig};
 use serve_core::{BackendError, Limits, StepOutcome, StepPlan};
 use tokio::sync::watch;
-use tokio::time::Instant;
 
 use super::*;
-use crate::drive::testing::{any_workload, balance, workload};
-use crate::drive::{Driving, drive};
+use crate::drive::testing::{any_workload, balance, rows_until, workload};
 use crate::record::{Outcome, Record};
 use crate::servers::Settings;
 use crate::simulate::{ServerModel, simulate};
@@ -38,25 +36,7 @@ fn start_on(model: &ServerModel, backend: impl Backend + Send + 'static) -> Engi
 /// The rows of a workload, in the order of its requests.
 async fn rows_of(engine: &Engine, workload: &Workload) -> Vec<Record> {
     let (_keep, stop) = watch::channel(false);
-    rows_until(engine, workload, stop).await
-}
-
-async fn rows_until(
-    engine: &Engine,
-    workload: &Workload,
-    stop: watch::Receiver<bool>,
-) -> Vec<Record> {
-    let driving = Driving {
-        origin: Instant::now(),
-        patience: Duration::from_secs(60),
-        timer: Timer::Runtime,
-        stop,
-    };
-    let client = engine.client(workload.spec()).unwrap();
-    let mut rows = Vec::new();
-    drive(workload, client, driving, |row| rows.push(row)).await;
-    rows.sort_by_key(|row| (row.request, row.attempt));
-    rows
+    rows_until(workload, engine.client(workload.spec()).unwrap(), stop).await
 }
 
 const ONE_SIZE: &str =
@@ -214,12 +194,21 @@ async fn a_later_turn_carries_the_answer_and_finds_it_cached() {
     assert_eq!(rows[1].cached_tokens, Some(48));
 }
 
-/// A device that fails the n-th step.
+/// A device that fails its tenth step.
 struct Failing {
     mock: Mock,
     steps: u32,
-    at: u32,
     how: fn() -> BackendError,
+}
+
+impl Failing {
+    fn in_tenth_step(model: &ServerModel, how: fn() -> BackendError) -> Self {
+        Self {
+            mock: model.device().unwrap(),
+            steps: 0,
+            how,
+        }
+    }
 }
 
 impl Backend for Failing {
@@ -230,7 +219,7 @@ impl Backend for Failing {
     fn execute(&mut self, plan: &StepPlan, outcome: &mut StepOutcome) -> Result<(), BackendError> {
         // A plan without segments only lets the backend forget requests.
         self.steps += u32::from(!plan.segments().is_empty());
-        match self.steps == self.at && !plan.segments().is_empty() {
+        match self.steps == 10 && !plan.segments().is_empty() {
             true => Err((self.how)()),
             false => self.mock.execute(plan, outcome),
         }
@@ -241,14 +230,9 @@ impl Backend for Failing {
 async fn a_step_that_fails_has_rows_with_its_cause_and_the_engine_goes_on() {
     let spec = format!("requests = 6\n[arrivals.constant]\nrate_per_s = 10\n{ONE_SIZE}");
     let model = model(DEVICE);
-    let backend = Failing {
-        mock: model.device().unwrap(),
-        steps: 0,
-        at: 10,
-        how: || BackendError::Step {
-            cause: "no luck".to_owned(),
-        },
-    };
+    let backend = Failing::in_tenth_step(&model, || BackendError::Step {
+        cause: "no luck".to_owned(),
+    });
     let rows = rows_of(&start_on(&model, backend), &workload(&spec)).await;
     let failed = rows.iter().filter(|row| row.outcome == Outcome::Failed);
     let failed = failed.collect::<Vec<_>>();
@@ -267,12 +251,7 @@ async fn a_step_that_fails_has_rows_with_its_cause_and_the_engine_goes_on() {
 async fn an_engine_that_panics_has_a_row_for_everybody() {
     let spec = format!("requests = 6\n[arrivals.constant]\nrate_per_s = 10\n{ONE_SIZE}");
     let model = model(DEVICE);
-    let backend = Failing {
-        mock: model.device().unwrap(),
-        steps: 0,
-        at: 10,
-        how: || panic!("the device has caught fire"),
-    };
+    let backend = Failing::in_tenth_step(&model, || panic!("the device has caught fire"));
     let rows = rows_of(&start_on(&model, backend), &workload(&spec)).await;
     balance(&rows, 6).unwrap();
     let stopped = rows
@@ -339,7 +318,7 @@ proptest! {
                 std::future::pending::<()>().await;
             });
             let engine = start_on(&model, device);
-            let rows = rows_until(&engine, &workload, stop).await;
+            let rows = rows_until(&workload, engine.client(workload.spec()).unwrap(), stop).await;
             tokio::time::sleep(Duration::from_secs(5)).await; // the step in flight ends
             (rows, engine.sample(0))
         });
