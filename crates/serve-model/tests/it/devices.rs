@@ -3,8 +3,12 @@
 
 #![expect(clippy::print_stdout, reason = "a test that is skipped says so")]
 
+use std::sync::Arc;
+
 use serve_core::conformance::{Driver, Suite, check};
-use serve_core::{Request, Sampling};
+use serve_core::{
+    Backend, BlockId, Request, Sampling, StepId, StepOutcome, StepPlan, TokenLogprob,
+};
 use serve_model::kernels::Quantization;
 use serve_model::{
     DecoderBackend, DeviceKind, DeviceMissing, LoadError, LoadOptions, Precision, Progress, Source,
@@ -90,8 +94,9 @@ fn greedy_tokens_agree(device: DeviceKind, graphs: bool) {
     }
 }
 
-/// The same draws as on the CPU, of requests that sample in different ways in one step.
-fn draws_agree(device: DeviceKind) {
+/// The same draws as on the CPU, of requests that sample in different ways in one step: the first `count`
+/// of each request, in this share of the requests at least.
+fn draws_agree(device: DeviceKind, count: usize, share_min: f64) {
     let name = "tiny-qwen2";
     let outputs = |device| {
         let driver = Driver::new(backend(name, &options_for(device))?, 1).unwrap();
@@ -100,7 +105,10 @@ fn draws_agree(device: DeviceKind) {
     let (Some(found), Some(expected)) = (outputs(device), outputs(DeviceKind::Cpu)) else {
         return;
     };
-    assert_eq!(found, expected);
+    let pairs = found.iter().zip(&expected);
+    let same = pairs.filter(|(found, expected)| found[..count] == expected[..count]);
+    let share = same.count() as f64 / expected.len() as f64;
+    assert!(share >= share_min, "{share}: {found:?}, {expected:?}");
 }
 
 fn drawn(mut driver: Driver<DecoderBackend>, name: &str) -> Vec<Vec<u32>> {
@@ -115,6 +123,11 @@ fn drawn(mut driver: Driver<DecoderBackend>, name: &str) -> Vec<Vec<u32>> {
         let sampling = sampling
             .with_top_p(1.0 - f32::from(index % 4) * 0.1)
             .unwrap();
+        // Every other one is penalised, in the recorded steps as well.
+        let sampling = match index % 2 {
+            0 => sampling,
+            _ => penalised(sampling),
+        };
         let request = prompt.request(u64::from(index));
         let request = request.with_sampling(sampling.with_seed(u64::from(index)));
         all.push((request.id(), 12));
@@ -123,6 +136,62 @@ fn drawn(mut driver: Driver<DecoderBackend>, name: &str) -> Vec<Vec<u32>> {
     finish(&mut driver, &all, 16);
     let outputs = |&(id, _): &(_, u32)| driver.outputs(id).iter().map(|t| t.get()).collect();
     all.iter().map(outputs).collect()
+}
+
+fn penalised(sampling: Sampling) -> Sampling {
+    let sampling = sampling.with_repetition_penalty(1.3).unwrap();
+    let sampling = sampling.with_frequency_penalty(0.4).unwrap();
+    sampling.with_presence_penalty(-0.2).unwrap()
+}
+
+/// The same log-probabilities as on the CPU in the first `steps` of requests that ask for none, for a few
+/// and for many.
+fn logprobs_agree(device: DeviceKind, steps: u32, tolerance: f32) {
+    for name in ["tiny-qwen2", "tiny-llama"] {
+        let told = |device| Some(told(backend(name, &options_for(device))?, name, steps));
+        let (Some(found), Some(expected)) = (told(device), told(DeviceKind::Cpu)) else {
+            return;
+        };
+        assert_eq!(found.len(), expected.len());
+        for (found, expected) in found.iter().zip(&expected) {
+            // Rank by rank: logits that are nearly the same may change places.
+            let difference = (found.logprob - expected.logprob).abs();
+            assert!(difference < tolerance, "{name}: {found:?}, {expected:?}");
+        }
+    }
+}
+
+fn told(mut backend: DecoderBackend, name: &str, steps: u32) -> Vec<TokenLogprob> {
+    const ASKED: [Option<u8>; 4] = [Some(0), None, Some(20), Some(3)];
+    let golden = Golden::of(&folder(name));
+    let prompt = golden.prompt("medium");
+    let (mut plan, mut outcome) = (StepPlan::new(), StepOutcome::new());
+    let mut all = Vec::new();
+    for step in 0..steps {
+        for (index, asked) in (0..).zip(ASKED) {
+            let request = prompt
+                .request(index)
+                .with_sampling(penalised(Sampling::GREEDY));
+            let request = request.with_logprobs(asked).unwrap();
+            let (id, tokens) = (request.id(), request.prompt_tokens());
+            let first = if step == 0 { 0 } else { tokens + step - 1 };
+            if step == 0 {
+                plan.push_start(Arc::new(request));
+            }
+            let blocks: Vec<_> = (1..6)
+                .map(|block| BlockId::new(index as u32 * 5 + block))
+                .collect();
+            plan.push_segment(id, first..tokens + step, true, &blocks);
+        }
+        backend.execute(&plan, &mut outcome).unwrap();
+        for (index, asked) in ASKED.iter().enumerate() {
+            let entries = outcome.logprobs.of(index).unwrap_or_default();
+            assert_eq!(entries.len(), asked.map_or(0, |asked| usize::from(asked) + 1));
+            all.extend_from_slice(entries);
+        }
+        plan.reset(StepId::new(u64::from(step) + 1));
+    }
+    all
 }
 
 fn conforms(device: DeviceKind) {
@@ -148,13 +217,18 @@ fn flex_agrees_with_the_reference() {
 }
 
 #[test]
+fn flex_tells_log_probabilities_as_the_cpu_does() {
+    logprobs_agree(DeviceKind::Flex, 3, F32_TOLERANCE);
+}
+
+#[test]
 fn flex_conforms() {
     conforms(DeviceKind::Flex);
 }
 
 #[test]
 fn flex_draws_as_the_cpu_does() {
-    draws_agree(DeviceKind::Flex);
+    draws_agree(DeviceKind::Flex, 12, 1.0);
 }
 
 #[test]
@@ -170,7 +244,12 @@ fn webgpu_replays_what_it_recorded() {
 
 #[test]
 fn webgpu_draws_as_the_cpu_does() {
-    draws_agree(DeviceKind::WebGpu);
+    draws_agree(DeviceKind::WebGpu, 12, 1.0);
+}
+
+#[test]
+fn webgpu_tells_log_probabilities_as_the_cpu_does() {
+    logprobs_agree(DeviceKind::WebGpu, 3, F32_TOLERANCE);
 }
 
 #[test]
@@ -191,7 +270,13 @@ fn cuda_replays_what_it_recorded() {
 
 #[test]
 fn cuda_draws_as_the_cpu_does() {
-    draws_agree(DeviceKind::Cuda);
+    // Fewer bits change a draw now and then, and all that follow it.
+    draws_agree(DeviceKind::Cuda, 1, 0.85);
+}
+
+#[test]
+fn cuda_tells_log_probabilities_as_the_cpu_does() {
+    logprobs_agree(DeviceKind::Cuda, 1, 2.0 * TF32_TOLERANCE);
 }
 
 #[test]
@@ -251,6 +336,20 @@ fn burns_own_operations_say_that_they_round_nothing() {
     let source = Source::Folder(folder("tiny-llama"));
     let error = load(&source, &options, &mut |_| ()).unwrap_err();
     assert!(matches!(error, LoadError::FlexPrecision), "{error}");
+}
+
+#[test]
+fn inputs_of_8_bits_want_weights_of_8_bits_or_fewer() {
+    for device in DeviceKind::ALL {
+        let mut options = options_for(device);
+        options.precision = Some(Precision::Int8);
+        let source = Source::Folder(folder("tiny-llama"));
+        let error = load(&source, &options, &mut |_| ()).unwrap_err();
+        assert!(
+            matches!(error, LoadError::PrecisionOfWeights { .. }),
+            "{error}"
+        );
+    }
 }
 
 #[test]
