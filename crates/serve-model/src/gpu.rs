@@ -7,6 +7,7 @@
 mod cuda;
 mod device;
 mod draws;
+mod float;
 mod graph;
 mod kernels;
 mod launches;
@@ -17,9 +18,9 @@ use cubecl::ir::features::TypeUsage;
 
 #[cfg(feature = "webgpu")]
 use crate::devices::DeviceMissing;
-use crate::kernels::Precision;
 
 pub(crate) use device::{GpuDevice, GpuParts};
+pub(crate) use float::Float;
 
 /// A GPU of this machine.
 #[derive(Clone, Debug)]
@@ -49,15 +50,13 @@ impl Gpu {
     }
 
     /// bf16 where the device computes with it.
-    pub(crate) fn precision(&self) -> Precision {
+    pub(crate) fn float(&self) -> Float {
         let client = self.device.client();
-        let usage = client
-            .properties()
-            .type_usage(memory::element(Precision::Bf16));
+        let usage = client.properties().type_usage(Float::Bf16.element());
         let needed = TypeUsage::Buffer | TypeUsage::Conversion | TypeUsage::Arithmetic;
         match usage.is_superset(needed) {
-            true => Precision::Bf16,
-            false => Precision::F32,
+            true => Float::Bf16,
+            false => Float::F32,
         }
     }
 

@@ -93,8 +93,9 @@ impl fmt::Debug for HostDevice {
 
 impl HostDevice {
     /// Reads all weights and makes the cache: `kv` blocks for positions up to `context_max`. The
-    /// factors of matrix products are rounded to `precision`; sums, what lies between the products
-    /// and the cache have 32 bits in any case. `progress` is told the bytes read so far.
+    /// factors of matrix products are rounded to `precision`, which goes with the
+    /// [quantisation](Precision::with); sums, what lies between the products and the cache have 32 bits
+    /// in any case. `progress` is told the bytes read so far.
     ///
     /// # Errors
     ///
@@ -116,7 +117,10 @@ impl HostDevice {
         let threads = threads.map_or_else(rayon::current_num_threads, NonZeroUsize::get);
         let mut team = Team::new(threads);
         make_rooms(&mut team);
-        let mut memory = HostMemory { quantization };
+        let mut memory = HostMemory {
+            quantization,
+            precision,
+        };
         Ok(Self {
             weights: DecoderWeights::load(config, source, &mut memory, progress)?,
             shape: Shape {
@@ -392,6 +396,7 @@ impl Kernel for PackGated<'_> {
 /// Keeps weights where they were read to, or makes them smaller.
 struct HostMemory {
     quantization: Option<Quantization>,
+    precision: Precision,
 }
 
 impl Place for HostMemory {
@@ -400,7 +405,7 @@ impl Place for HostMemory {
 
     fn matrix(&mut self, role: Role, elements: Elements, columns: usize) -> Matrix {
         match role.quantization(self.quantization) {
-            Some(to) => Matrix::quantized(elements, columns, to),
+            Some(to) => Matrix::quantized(elements, columns, to, self.precision),
             None => Matrix::new(elements, columns),
         }
     }

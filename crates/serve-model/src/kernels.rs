@@ -3,11 +3,13 @@
 //!
 //! A product never depends on how many inputs there are, how many cores, or which neighbours an
 //! input has: the same input gives the same bits. AVX2 and AVX-512 give the same bits too; the
-//! portable version rounds products before it adds them and differs in the last bits. With factors
-//! rounded to bfloat16 no product needs rounding, and all give the same bits.
+//! portable version rounds products of f32 factors before it adds them and differs in the last bits.
+//! With factors rounded to bfloat16 or to whole numbers all give the same bits, where one that differed
+//! would be rounded to another number now and then.
 
 mod block;
 mod factors;
+mod interleaved;
 mod lanes;
 pub(crate) mod math;
 mod matrix;
@@ -15,6 +17,7 @@ mod packed;
 pub(crate) mod pages;
 mod part;
 mod precision;
+mod quads;
 mod quantization;
 mod read_speed;
 mod stored;
@@ -36,6 +39,8 @@ pub(crate) use team::Tile;
 
 use factors::{Factors, Steps, Wide};
 use lanes::Portable;
+use packed::Form;
+use quads::Quads;
 
 /// Instructions of this processor that the kernels can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +60,7 @@ enum Kind {
 /// Work that is compiled for each kind of processor.
 pub(crate) trait Kernel {
     /// Does the work. What it calls must be inlined to be compiled with it.
-    fn run<L: Lanes>(self, lanes: L);
+    fn run<L: Quads>(self, lanes: L);
 }
 
 impl Instructions {
@@ -91,10 +96,14 @@ impl Instructions {
                 },
             }
         }
-        fn with<L: Lanes>(_: L, precision: Precision, inputs: usize) -> Layout {
+        fn with<L: Quads>(_: L, precision: Precision, inputs: usize) -> Layout {
             match precision {
                 Precision::F32 => of::<L, Wide>(inputs),
                 Precision::Bf16 => of::<L, L::Bf16>(inputs),
+                Precision::Int8 => Layout {
+                    form: Form::Octets,
+                    tile_max: L::QUADS_INPUTS,
+                },
             }
         }
         match self.0 {
@@ -110,7 +119,7 @@ impl Instructions {
 
     /// Runs the version of `kernel` that is compiled for these instructions.
     pub(crate) fn run(self, kernel: impl Kernel) {
-        fn with<L: Lanes>(lanes: L, kernel: impl Kernel) {
+        fn with<L: Quads>(lanes: L, kernel: impl Kernel) {
             lanes.run(
                 #[inline(always)]
                 || kernel.run(lanes),

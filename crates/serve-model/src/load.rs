@@ -61,7 +61,8 @@ pub struct LoadOptions {
     /// Where the decoder runs.
     pub device: DeviceKind,
     /// On a GPU, the type of weights, activations and cache; where absent, bf16 if the GPU has it. On the
-    /// CPU, what the factors of matrix products are rounded to; where absent, nothing is rounded.
+    /// CPU, what the factors of matrix products are rounded to, as far as it [goes](Precision::with) with
+    /// the weights; where absent, [nothing is rounded or all is](Precision::of_cpu).
     pub precision: Option<Precision>,
     /// On a GPU, whether decode steps are recorded and replayed, instead of launched operation by
     /// operation.
@@ -177,12 +178,17 @@ pub fn load(
     options: &LoadOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Model, LoadError> {
+    if let Some(precision) = options.precision
+        && !Precision::with(options.host.quantization).contains(&precision)
+    {
+        return Err(LoadError::PrecisionOfWeights { precision });
+    }
     let found = match (options.device, options.host.quantization) {
         (DeviceKind::Auto | DeviceKind::Cpu, Some(_)) => Found::Host(None),
         (device, Some(_)) => return Err(LoadError::Quantized { device }),
         (device, None) => devices::find(device)?,
     };
-    if matches!(found, Found::Flex) && options.precision == Some(Precision::Bf16) {
+    if matches!(found, Found::Flex) && !matches!(options.precision, None | Some(Precision::F32)) {
         return Err(LoadError::FlexPrecision);
     }
     let Files {

@@ -43,7 +43,7 @@ impl Tolerance {
     /// Of a model as it has been loaded.
     pub fn of(info: &ModelInfo) -> Self {
         match (info.quantization, info.stored_dtype) {
-            (Some(quantization), _) => Self::quantized(quantization),
+            (Some(quantization), _) => Self::quantized(quantization, info.dtype == "int8"),
             // CUDA's matrix products in f32 round their factors to TF32, ten bits.
             (None, _) if info.device.starts_with("cuda") => Self::Each(5e-2),
             (None, "f32") => Self::Each(1e-3),
@@ -51,13 +51,19 @@ impl Tolerance {
         }
     }
 
-    /// Of trained weights that have been made smaller. Four bits less are sixteen times the error of a
-    /// weight; of random weights, whose errors nothing evens out, q4 leaves little.
-    pub fn quantized(quantization: Quantization) -> Self {
-        match quantization {
-            Quantization::Q8 => Self::Share(0.12),
-            Quantization::Q4 => Self::Share(0.25),
-        }
+    /// Of trained weights that have been made smaller, with inputs as they are or of 8 bits as well.
+    /// Four bits less are sixteen times the error of a weight; of random weights, whose errors nothing
+    /// evens out, q4 leaves little.
+    pub fn quantized(quantization: Quantization, inputs: bool) -> Self {
+        /// What 8 bits may do to logits, in weights and in inputs alike.
+        const EIGHT: f64 = 0.12;
+        let weights = match quantization {
+            Quantization::Q8 => EIGHT,
+            Quantization::Q4 => 0.25,
+        };
+        let inputs = if inputs { EIGHT } else { 0.0 };
+        // Errors that know nothing of each other add up as their squares.
+        Self::Share(f64::hypot(weights, inputs))
     }
 
     /// Compares some logits of a row, token by token. How far they are off, in the tolerance's own

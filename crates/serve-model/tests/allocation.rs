@@ -72,7 +72,7 @@ fn main() {
         for quantization in [None, Some(Quantization::Q8), Some(Quantization::Q4)] {
             for instructions in Instructions::available() {
                 for threads in [1, 2, 5] {
-                    for precision in Precision::ALL {
+                    for &precision in Precision::with(quantization) {
                         let host = HostOptions {
                             quantization,
                             instructions,

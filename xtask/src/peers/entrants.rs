@@ -11,7 +11,9 @@ pub(super) enum Engine {
     /// The decoder of this workspace.
     Serve,
     /// The same with factors of products rounded to bf16, as llama.cpp rounds its own.
-    ServeRounded,
+    ServeBf16,
+    /// The same with inputs of quantised weights as they are, which it rounds otherwise, as llama.cpp.
+    ServeF32,
     /// llama.cpp, through llama-cpp-python.
     LlamaCpp,
     /// candle's own models.
@@ -23,7 +25,8 @@ impl Engine {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Serve => "serve",
-            Self::ServeRounded => "serve --precision bf16",
+            Self::ServeBf16 => "serve --precision bf16",
+            Self::ServeF32 => "serve --precision f32",
             Self::LlamaCpp => "llama.cpp",
             Self::Candle => "candle",
         }
@@ -31,7 +34,16 @@ impl Engine {
 
     /// Whether it is the decoder of this workspace.
     pub(super) fn is_ours(self) -> bool {
-        matches!(self, Self::Serve | Self::ServeRounded)
+        matches!(self, Self::Serve | Self::ServeBf16 | Self::ServeF32)
+    }
+
+    /// What factors of products are rounded to, if that is asked for.
+    pub(super) fn precision(self) -> Option<&'static str> {
+        match self {
+            Self::ServeBf16 => Some("bf16"),
+            Self::ServeF32 => Some("f32"),
+            Self::Serve | Self::LlamaCpp | Self::Candle => None,
+        }
     }
 }
 
@@ -49,16 +61,16 @@ pub(super) struct Entrant {
 /// for each product, its f32 weights when they are loaded.
 pub(super) const ENTRANTS: [Entrant; 13] = [
     entrant("bf16", Engine::Serve, "bf16"),
-    entrant("bf16", Engine::ServeRounded, "bf16"),
+    entrant("bf16", Engine::ServeBf16, "bf16"),
     entrant("bf16", Engine::LlamaCpp, "bf16"),
     entrant("bf16", Engine::Candle, "bf16"),
     entrant("bf16", Engine::Candle, "f32"),
     entrant("q8", Engine::Serve, "q8"),
-    entrant("q8", Engine::ServeRounded, "q8"),
+    entrant("q8", Engine::ServeF32, "q8"),
     entrant("q8", Engine::LlamaCpp, "q8"),
     entrant("q8", Engine::Candle, "q8"),
     entrant("q4", Engine::Serve, "q4"),
-    entrant("q4", Engine::ServeRounded, "q4"),
+    entrant("q4", Engine::ServeF32, "q4"),
     entrant("q4", Engine::LlamaCpp, "q4"),
     entrant("q4", Engine::Candle, "q4"),
 ];

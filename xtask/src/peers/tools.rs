@@ -160,7 +160,7 @@ impl Tools {
     /// Runs an engine once.
     pub(super) fn measure(&self, entrant: &Entrant, folder: &Path) -> Result<Vec<Row>, ToolError> {
         let mut command = match entrant.engine {
-            Engine::Serve | Engine::ServeRounded => {
+            Engine::Serve | Engine::ServeBf16 | Engine::ServeF32 => {
                 Command::new(self.programs.join("speed-decode"))
             }
             Engine::Candle => Command::new(&self.candle),
@@ -170,11 +170,11 @@ impl Tools {
             },
         };
         match entrant.engine {
-            Engine::Serve | Engine::ServeRounded => {
+            Engine::Serve | Engine::ServeBf16 | Engine::ServeF32 => {
                 command.arg(folder).args(["--device", "cpu", "--json"]);
                 command.args(quantize(entrant.weights));
-                if entrant.engine == Engine::ServeRounded {
-                    command.args(["--precision", "bf16"]);
+                if let Some(precision) = entrant.engine.precision() {
+                    command.args(["--precision", precision]);
                 }
             }
             Engine::Candle => {

@@ -53,7 +53,7 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let mut models = Vec::new();
     for quantization in WEIGHTS {
-        for precision in Precision::ALL {
+        for &precision in Precision::with(quantization) {
             models.push(Measured::load(arguments, quantization, precision)?);
         }
     }

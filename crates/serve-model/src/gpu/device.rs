@@ -16,14 +16,14 @@ use cubecl::throughput::{MemoryAccess, ThroughputKey, ThroughputMode};
 use serve_core::{Limits, Logprobs, Sampling, TokenId};
 
 use super::Gpu;
+use super::float::Float;
 use super::graph::{Graph, record};
 use super::kernels::{Buffer, Cache, KernelShape, Kernels};
-use super::memory::{Buffers, Matrix, Memory, Room, decode, element};
+use super::memory::{Buffers, Matrix, Memory, Room};
 use crate::batch::{Batch, Logits};
 use crate::config::ModelConfig;
 use crate::device::{DecoderDevice, DeviceError};
 use crate::draws::Draws;
-use crate::kernels::Precision;
 use crate::layout::{Bucket, Buckets, Layout, WINDOW_MIN};
 use crate::penalties::History;
 use crate::rope::RopeTable;
@@ -54,7 +54,7 @@ impl fmt::Debug for GpuDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("GpuDevice")
             .field("device", &self.memory.device)
-            .field("precision", &self.memory.precision)
+            .field("float", &self.memory.float)
             .field("room", &self.buffers.room)
             .field("graphs", &self.graphs.len())
             .finish_non_exhaustive()
@@ -64,7 +64,7 @@ impl fmt::Debug for GpuDevice {
 /// What a decoder on a GPU is made of.
 pub(crate) struct GpuParts<'a> {
     pub(crate) gpu: &'a Gpu,
-    pub(crate) precision: Precision,
+    pub(crate) float: Float,
     pub(crate) config: &'a ModelConfig,
     pub(crate) limits: &'a Limits,
     pub(crate) source: &'a dyn TensorSource,
@@ -111,7 +111,7 @@ impl GpuDevice {
         let mut memory = Memory {
             client: client.clone(),
             device: device.clone(),
-            precision: parts.precision,
+            float: parts.float,
         };
         let weights = DecoderWeights::load(config, parts.source, &mut memory, progress)?;
         let cache = |_| memory.cache(&shape, limits.blocks as usize);
@@ -129,7 +129,7 @@ impl GpuDevice {
             kernels: Kernels {
                 client,
                 shape,
-                element: element(parts.precision),
+                element: parts.float.element(),
                 eps: config.rms_norm_eps,
             },
             tuned: matches!(device, CubeDevice::Cuda(_)),
@@ -316,11 +316,11 @@ impl GpuDevice {
     fn read_logits(&self, out: &mut Vec<f32>) -> Result<(), DeviceError> {
         let wanted = self.layout.wanted_unpadded();
         let numbers = wanted * self.kernels.shape.vocabulary;
-        let precision = self.memory.precision;
-        let logits = self.start_of(&self.buffers.logits, numbers * precision.bytes());
+        let float = self.memory.float;
+        let logits = self.start_of(&self.buffers.logits, numbers * float.bytes());
         let read = self.memory.client.read_one(logits);
         let bytes = read.map_err(|error| DeviceError::new(&error))?;
-        decode(precision, &bytes, out);
+        float.decode(&bytes, out);
         Ok(())
     }
 }

@@ -169,7 +169,7 @@ impl GpuDevice {
             true => MatmulStrategy::Autotune,
             false => MatmulStrategy::Cube,
         };
-        let dtype = dtype(self.memory.precision);
+        let dtype = self.memory.float.dtype();
         matmul(x, weight.transposed.clone(), Some(out), strategy, dtype)
             .map(drop)
             .map_err(|error| DeviceError::new(&error))

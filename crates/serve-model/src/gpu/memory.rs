@@ -1,58 +1,16 @@
 //! What a decoder keeps on a GPU: weights, cache and the buffers of a step.
 
-use burn::tensor::{DType, Shape};
+use burn::tensor::Shape;
 use burn_cubecl::CubeDevice;
 use burn_cubecl::tensor::CubeTensor;
 use burn_std::Metadata;
 use cubecl::bytes::Bytes;
 use cubecl::client::Client;
-use cubecl::ir::{ElemType, FloatKind};
 
+use super::float::Float;
 use super::kernels::{Best, Buffer, Cache, DRAW_NUMBERS, KernelShape, PARTS, Partial};
 use crate::kernels::Elements;
-use crate::kernels::Precision;
 use crate::weights::{Place, Role};
-
-pub(super) fn dtype(precision: Precision) -> DType {
-    match precision {
-        Precision::F32 => DType::F32,
-        Precision::Bf16 => DType::BF16,
-    }
-}
-
-pub(super) fn element(precision: Precision) -> ElemType {
-    ElemType::Float(match precision {
-        Precision::F32 => FloatKind::F32,
-        Precision::Bf16 => FloatKind::BF16,
-    })
-}
-
-/// Appends numbers that are stored in this type.
-pub(super) fn decode(precision: Precision, bytes: &[u8], out: &mut Vec<f32>) {
-    match precision {
-        Precision::F32 => {
-            let words = bytes.as_chunks::<4>().0.iter();
-            out.extend(words.map(|word| f32::from_le_bytes(*word)));
-        }
-        Precision::Bf16 => {
-            let words = bytes.as_chunks::<2>().0.iter();
-            out.extend(words.map(|word| half::bf16::from_le_bytes(*word).to_f32()));
-        }
-    }
-}
-
-/// Numbers as this type stores them.
-fn encode(precision: Precision, elements: Elements) -> Bytes {
-    match (precision, elements) {
-        (Precision::Bf16, Elements::Bf16(bits)) => Bytes::from_elems(bits),
-        (Precision::F32, elements) => Bytes::from_elems(elements.into_f32()),
-        (Precision::Bf16, elements) => {
-            let narrow = |number| half::bf16::from_f32(number).to_bits();
-            let bits = elements.into_f32().into_iter().map(narrow);
-            Bytes::from_elems(bits.collect::<Vec<u16>>())
-        }
-    }
-}
 
 /// Stored weights, `[outputs, inputs]`.
 #[derive(Clone, Debug)]
@@ -70,7 +28,7 @@ pub(super) struct Matrix {
 pub(super) struct Memory {
     pub(super) client: Client,
     pub(super) device: CubeDevice,
-    pub(super) precision: Precision,
+    pub(super) float: Float,
 }
 
 impl Memory {
@@ -118,8 +76,8 @@ impl Memory {
     pub(super) fn cache(&self, shape: &KernelShape, blocks: usize) -> Cache {
         let elements = blocks * shape.kv_heads * shape.block_size * shape.head_dim;
         Cache {
-            keys: self.empty(elements, self.precision.bytes()),
-            values: self.empty(elements, self.precision.bytes()),
+            keys: self.empty(elements, self.float.bytes()),
+            values: self.empty(elements, self.float.bytes()),
         }
     }
 
@@ -130,7 +88,7 @@ impl Memory {
             self.device.clone(),
             Shape::from([rows, columns]),
             buffer.handle.clone(),
-            dtype(self.precision),
+            self.float.dtype(),
         )
     }
 }
@@ -140,8 +98,8 @@ impl Place for Memory {
     type Vector = Buffer;
 
     fn matrix(&mut self, _role: Role, elements: Elements, columns: usize) -> Matrix {
-        let bytes = encode(self.precision, elements);
-        let elements = bytes.len() / self.precision.bytes();
+        let bytes = self.float.encode(elements);
+        let elements = bytes.len() / self.float.bytes();
         let buffer = self.filled(bytes, elements);
         let outputs = elements / columns.max(1);
         let mut transposed = self.rows(&buffer, outputs, columns);
@@ -226,7 +184,7 @@ pub(super) struct Buffers {
 
 impl Buffers {
     pub(super) fn new(memory: &Memory, shape: &KernelShape, room: Room) -> Self {
-        let element = memory.precision.bytes();
+        let element = memory.float.bytes();
         let query = shape.heads * shape.head_dim;
         let qkv = query + 2 * shape.kv_heads * shape.head_dim;
         let splits = room.split_rows * shape.heads * shape.splits_max();

@@ -273,7 +273,7 @@ fn dots<L: Lanes>(lanes: L, query: &[f32], keys: &[f32]) -> [f32; LANES] {
         for (i, chunk) in chunks.iter().enumerate() {
             let query = lanes.load(chunk);
             for (sum, key) in sums.iter_mut().zip(whole) {
-                *sum = lanes.multiply_add(query, lanes.load(&key[i]), *sum);
+                *sum = lanes.multiply_add_exact(query, lanes.load(&key[i]), *sum);
             }
         }
         *out = lanes.sums(sums);
@@ -296,7 +296,7 @@ fn accumulate<L: Lanes>(lanes: L, weights: &[f32], values: &[f32], out: &mut [f3
         let mut sum = lanes.load(chunk);
         for (&weight, value) in weights.iter().zip(values.chunks_exact(dim)) {
             let value = lanes.load(&value.as_chunks().0[index]);
-            sum = lanes.multiply_add(lanes.load(&[weight; LANES]), value, sum);
+            sum = lanes.multiply_add_exact(lanes.load(&[weight; LANES]), value, sum);
         }
         lanes.store(sum, chunk);
     }

@@ -60,6 +60,7 @@ impl<W: Stored> Block<'_, W> {
         match self.outputs.x.form() {
             Form::Wide => self.run_as::<L, Wide>(lanes, room, out),
             Form::Rounded | Form::Pairs => self.run_as::<L, L::Bf16>(lanes, room, out),
+            Form::Octets => unreachable!("inputs of 8 bits are for weights side by side"),
         }
     }
 
@@ -156,7 +157,7 @@ impl<W: Stored> Block<'_, W> {
         }
         for (c, sums) in sums.into_iter().enumerate() {
             self.outputs
-                .finish(lanes.sums(sums), inputs + c, first, out);
+                .finish(&mut lanes.sums(sums), inputs + c, first, out);
         }
     }
 

@@ -47,8 +47,13 @@ pub(crate) trait Lanes: Copy + Send + Sync {
 
     fn store(self, vector: Self::Vector, out: &mut [f32; LANES]);
 
-    /// `a * b + c`
+    /// `a * b + c`, of which a processor may round the product.
     fn multiply_add(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
+
+    /// `a * b + c`, rounded once, on every processor.
+    fn multiply_add_exact(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector {
+        self.multiply_add(a, b, c)
+    }
 
     fn multiply(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
 
@@ -132,6 +137,36 @@ pub(super) fn round_bf16(x: f32) -> f32 {
     f32::from_bits(rounded & 0xffff_0000)
 }
 
+/// `a * b + c`, rounded once.
+#[inline(always)]
+fn multiply_add_exact(a: f32, b: f32, c: f32) -> f32 {
+    if cfg!(any(target_arch = "aarch64", target_feature = "fma")) {
+        return a.mul_add(b, c);
+    }
+    // Elsewhere that is a call for each number. Boldo and Melquiond, "Emulation of FMA and correctly
+    // rounded sums: proved algorithms using rounding to odd" (2008): the product is exact in f64, and a sum
+    // that has been rounded to the neighbour with an odd last bit may be rounded again.
+    let (product, c) = (f64::from(a) * f64::from(b), f64::from(c));
+    let sum = product + c;
+    // What rounding took away (Knuth's TwoSum).
+    let back = sum - product;
+    let lost = (product - (sum - back)) + (c - back);
+    let bits = sum.to_bits();
+    let larger = lost.to_bits() >> 63 == bits >> 63;
+    let toward = if larger {
+        bits.wrapping_add(1)
+    } else {
+        bits.wrapping_sub(1)
+    };
+    // No number is lost, and no number compares as larger.
+    let odd = if lost.abs() > 0.0 && bits & 1 == 0 {
+        toward
+    } else {
+        bits
+    };
+    f64::from_bits(odd) as f32
+}
+
 /// Plain Rust, in parts as wide as the registers that nearly every processor has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Portable;
@@ -207,6 +242,19 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
+    fn multiply_add_exact(
+        self,
+        a: Self::Vector,
+        b: Self::Vector,
+        mut c: Self::Vector,
+    ) -> Self::Vector {
+        for i in 0..LANES {
+            c[i] = multiply_add_exact(a[i], b[i], c[i]);
+        }
+        c
+    }
+
+    #[inline(always)]
     fn multiply(self, mut a: Self::Vector, b: Self::Vector) -> Self::Vector {
         for i in 0..LANES {
             a[i] *= b[i];
@@ -250,5 +298,30 @@ impl Lanes for Portable {
             c[i] += a[i] * b[i];
         }
         c
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Any bits, and numbers whose products and sums meet.
+    fn numbers() -> impl Strategy<Value = f32> {
+        let bits = any::<u32>().prop_map(f32::from_bits);
+        let near = (-9_i32..9, -2_000_i32..2_000).prop_map(|(e, m)| m as f32 * 2_f32.powi(4 * e));
+        prop_oneof![bits, near]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(20_000))]
+
+        #[test]
+        fn sums_of_products_are_rounded_once(a in numbers(), b in numbers(), c in numbers()) {
+            let expected = a.mul_add(b, c);
+            let found = Portable.multiply_add_exact([a; LANES], [b; LANES], [c; LANES])[5];
+            let same = found.to_bits() == expected.to_bits() || found.is_nan() && expected.is_nan();
+            prop_assert!(same, "{a:e} * {b:e} + {c:e} is {expected:e}, found {found:e}");
+        }
     }
 }

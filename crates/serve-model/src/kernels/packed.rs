@@ -17,6 +17,8 @@ pub(crate) enum Form {
     /// Rounded to bfloat16, number `i + 16` of a step beside number `i`: as weights are
     /// [stored](super::stored::Bf16).
     Pairs,
+    /// Whole numbers of 8 bits, each step with a scale.
+    Octets,
 }
 
 /// How inputs are laid out for the instructions that multiply them.
@@ -33,6 +35,18 @@ pub(crate) struct Layout {
 #[repr(align(64))]
 pub(crate) struct Lines<T>(pub(super) T);
 
+/// A step of whole numbers, -127 to 127, the largest of which is 127 or -127.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[repr(C)]
+pub(crate) struct Octets {
+    /// Four neighbours each, the first in the lowest byte.
+    pub(super) quads: [i32; STEP / 4],
+    /// Of all numbers.
+    pub(super) sum: i32,
+    /// What they are multiplied with; no number where there was one that is none, or infinite.
+    pub(super) scale: f32,
+}
+
 /// Several inputs, filled up with zeros to whole steps: within a tile, the first step of each input,
 /// then the second of each.
 #[derive(Debug, Default)]
@@ -42,6 +56,8 @@ pub(crate) struct Packed {
     wide: Vec<Lines<[f32; STEP]>>,
     /// The steps, if they are pairs.
     pairs: Vec<Lines<[u16; STEP]>>,
+    /// The steps, if they are numbers of 8 bits.
+    octets: Vec<Octets>,
     inputs: usize,
     /// Steps of one input.
     length: usize,
@@ -60,6 +76,7 @@ impl Packed {
         match self.form {
             Form::Wide | Form::Rounded => grow(&mut self.wide, steps, Lines([0.0; STEP])),
             Form::Pairs => grow(&mut self.pairs, steps, Lines([0; STEP])),
+            Form::Octets => grow(&mut self.octets, steps, Octets::default()),
         }
     }
 
@@ -141,6 +158,12 @@ impl Packed {
         &self.pairs
     }
 
+    /// All steps, if they are numbers of 8 bits.
+    #[inline(always)]
+    pub(super) fn octets(&self) -> &[Octets] {
+        &self.octets
+    }
+
     /// The `steps` of the `C` inputs of a tile that begins with `input`.
     #[inline(always)]
     pub(super) fn tile_steps<'a, T, const C: usize>(
@@ -180,6 +203,44 @@ impl Packed {
                     step.0 = paired(next(2 * number), next(2 * number + 1));
                 }
             }
+            Form::Octets => {
+                let steps = self.octets[steps][first..].iter_mut().step_by(every);
+                for (number, step) in steps.enumerate() {
+                    *step = Octets::of(&joined(next(2 * number), next(2 * number + 1)));
+                }
+            }
+        }
+    }
+}
+
+impl Octets {
+    /// The nearest numbers; of two, the even one.
+    #[inline(always)]
+    fn of(numbers: &[f32; STEP]) -> Self {
+        // Of numbers without a sign, the larger has the larger bits; above all are those of what is
+        // infinite or no number.
+        const INFINITE: u32 = f32::INFINITY.to_bits();
+        // A number below 2^22, added to this, leaves its nearest whole number in the lowest bits.
+        const WHOLE: f32 = 1.5 * (1 << 23) as f32;
+        let largest = numbers.iter().fold(0, |max, x| max.max(x.abs().to_bits()));
+        let scale = match largest < INFINITE {
+            true => f32::from_bits(largest) / 127.0,
+            false => f32::NAN,
+        };
+        let inverse = match scale < f32::MIN_POSITIVE {
+            true => 0.0,
+            false => 1.0 / scale,
+        };
+        let whole = numbers.map(|x| (x * inverse + WHOLE).to_bits().cast_signed());
+        let whole = whole.map(|bits| bits << 24 >> 24);
+        let mut quads = [0; STEP / 4];
+        for (quad, numbers) in quads.iter_mut().zip(whole.as_chunks().0) {
+            *quad = i32::from_le_bytes(numbers.map(|number: i32| number as u8));
+        }
+        Self {
+            quads,
+            sum: whole.iter().sum(),
+            scale,
         }
     }
 }

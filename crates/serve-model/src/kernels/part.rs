@@ -40,16 +40,10 @@ pub(super) struct Finish<'a> {
 }
 
 impl Outputs<'_> {
-    /// Writes the sums of the rows of a tile, from `first` on.
+    /// Writes the sums of neighbouring rows, from `first` on; those behind the last row count for nothing.
     #[inline(always)]
-    pub(super) fn finish(
-        &self,
-        mut sums: [f32; ROWS],
-        input: usize,
-        first: usize,
-        out: &mut Tile<'_>,
-    ) {
-        let count = ROWS.min(self.rows - first);
+    pub(super) fn finish(&self, sums: &mut [f32], input: usize, first: usize, out: &mut Tile<'_>) {
+        let count = sums.len().min(self.rows - first);
         if let Some(bias) = self.finish.bias {
             let bias = &bias[first..][..count];
             sums.iter_mut()
@@ -58,7 +52,7 @@ impl Outputs<'_> {
         }
         let out = &mut out.row(input)[self.finish.column + first..][..count];
         if self.finish.add {
-            out.iter_mut().zip(sums).for_each(|(out, sum)| *out += sum);
+            out.iter_mut().zip(sums).for_each(|(out, sum)| *out += *sum);
         } else {
             out.copy_from_slice(&sums[..count]);
         }
@@ -93,9 +87,14 @@ impl Ahead {
         taken
     }
 
+    /// How many lines there are.
+    pub(super) fn lines(&self) -> usize {
+        self.bytes.div_ceil(LINE_BYTES)
+    }
+
     /// Asks for some lines of it.
     #[inline(always)]
-    fn ask<L: Lanes>(&mut self, lanes: L, lines: usize) {
+    pub(super) fn ask<L: Lanes>(&mut self, lanes: L, lines: usize) {
         for _ in 0..lines {
             if self.bytes == 0 {
                 return;
@@ -164,7 +163,7 @@ impl<L: Lanes, S: Steps<L>> Part<'_, L, S> {
             // So that no step of the loop has to look.
             *row = &row[..x.len()];
         }
-        let lines = ahead.bytes.div_ceil(LINE_BYTES).div_ceil(x.len());
+        let lines = ahead.lines().div_ceil(x.len());
         let mut columns = [[[0.0; LANES]; ROWS]; C];
         if cut.start > 0 {
             for (column, kept) in columns.iter_mut().zip(kept.iter()) {
@@ -213,7 +212,7 @@ impl<L: Lanes, S: Steps<L>> Part<'_, L, S> {
             for r in 0..ROWS {
                 vectors[r] = lanes.load(&column[r]);
             }
-            outputs.finish(lanes.sums(vectors), input, group * ROWS, out);
+            outputs.finish(&mut lanes.sums(vectors), input, group * ROWS, out);
         }
     }
 }

@@ -5,27 +5,40 @@ use std::str::FromStr;
 use serde::Serialize;
 use thiserror::Error;
 
+use super::Quantization;
+
 /// What a decoder computes in: on a GPU the type of weights, activations and cache, on the CPU what the
-/// factors of matrix products are rounded to. Sums are in f32 either way.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+/// factors of matrix products are rounded to. Sums are in f32 in any case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Precision {
     /// 32 bits.
-    #[default]
     F32,
     /// bfloat16.
     Bf16,
+    /// On the CPU, with quantised weights: those as they are, inputs as whole numbers of 8 bits with one
+    /// scale for 32 of them.
+    Int8,
 }
 
 impl Precision {
     /// All, the larger first.
-    pub const ALL: [Self; 2] = [Self::F32, Self::Bf16];
+    pub const ALL: [Self; 3] = [Self::F32, Self::Bf16, Self::Int8];
 
-    /// Bytes of a number.
-    pub fn bytes(self) -> usize {
-        match self {
-            Self::F32 => 4,
-            Self::Bf16 => 2,
+    /// Those that go with such weights, the larger first.
+    pub fn with(weights: Option<Quantization>) -> &'static [Self] {
+        match weights {
+            None => &Self::ALL[..2],
+            Some(_) => &Self::ALL,
+        }
+    }
+
+    /// What the CPU computes in unless it is told: with quantised weights, which are not exact either, in
+    /// the fastest.
+    pub fn of_cpu(weights: Option<Quantization>) -> Self {
+        match weights {
+            None => Self::F32,
+            Some(_) => Self::Int8,
         }
     }
 
@@ -34,6 +47,7 @@ impl Precision {
         match self {
             Self::F32 => "f32",
             Self::Bf16 => "bf16",
+            Self::Int8 => "int8",
         }
     }
 }
@@ -52,7 +66,7 @@ impl FromStr for Precision {
 
 /// There is no such precision.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[error("there is no precision {name:?}; there are f32 and bf16")]
+#[error("there is no precision {name:?}; there are f32, bf16 and int8")]
 pub struct UnknownPrecision {
     name: String,
 }

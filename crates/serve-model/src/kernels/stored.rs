@@ -1,8 +1,9 @@
 //! Types in which weights are stored, two vectors at a time.
 //!
 //! The quantised ones are those of GGML's Q8_0 and Q4_0: blocks of 32 neighbouring weights of a row
-//! with one half-precision scale. A weight is its number times the scale, exactly, so a product with
-//! quantised weights is that with the widened ones, bit by bit.
+//! with one half-precision scale. A weight is its number times the scale, exactly, so a product of
+//! quantised weights with inputs as they are is that of the widened ones, bit by bit. How they lie where
+//! inputs are whole numbers too is in [`interleaved`](super::interleaved).
 
 use super::lanes::{Dot, LANES, Lanes};
 
@@ -119,8 +120,9 @@ impl Stored for Bf16 {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct Q8 {
-    scale: u16,
-    numbers: [i8; STEP],
+    /// The bits of a half-precision number.
+    pub(super) scale: u16,
+    pub(super) numbers: [i8; STEP],
 }
 
 impl Q8 {
@@ -154,9 +156,10 @@ impl Stored for Q8 {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct Q4 {
-    scale: u16,
+    /// The bits of a half-precision number.
+    pub(super) scale: u16,
     /// Weight `i` in the high half of byte `i`, weight `i + 16` in its low half, each plus 8.
-    numbers: [u8; LANES],
+    pub(super) numbers: [u8; LANES],
 }
 
 impl Q4 {

@@ -4,6 +4,7 @@
 
 mod avx2;
 mod avx512;
+mod quads;
 
 pub(crate) use avx2::Avx2;
 pub(crate) use avx512::{Avx512, Bf16Dot, Plain};

@@ -9,6 +9,7 @@ use crate::config::ConfigError;
 use crate::device::DeviceError;
 use crate::devices::{DeviceKind, DeviceMissing};
 use crate::generation::GenerationError;
+use crate::kernels::Precision;
 use crate::memory::human;
 use crate::template::TemplateError;
 use crate::tokenizer::TokenizerError;
@@ -93,6 +94,15 @@ pub enum LoadError {
     Quantized {
         /// What was asked for.
         device: DeviceKind,
+    },
+    /// Weights as they are stored do not meet such inputs.
+    #[error(
+        "{} goes with weights that are quantised too, on the CPU; add --quantize q8 or --quantize q4",
+        precision.name()
+    )]
+    PrecisionOfWeights {
+        /// What was asked for.
+        precision: Precision,
     },
     /// Burn's own operations round nothing.
     #[error("--device flex computes in f32 alone; bf16 is for --device cpu and for GPUs")]

@@ -8,6 +8,7 @@ use crate::config::ModelConfig;
 use crate::device::DecoderDevice;
 use crate::devices::{DeviceMissing, Found};
 use crate::host::HostDevice;
+use crate::kernels::Precision;
 use crate::memory;
 use crate::tensor::TensorDevice;
 use crate::weights::{TensorSource, memory_bytes};
@@ -54,7 +55,8 @@ impl Decoder<'_> {
             kv_element_bytes: size_of::<f32>(),
             kv_percent_max: 50,
         })?;
-        let precision = self.options.precision.unwrap_or_default();
+        let precision = self.options.precision;
+        let precision = precision.unwrap_or(Precision::of_cpu(self.options.host.quantization));
         let device = HostDevice::load(
             self.config,
             self.weights,
@@ -96,19 +98,24 @@ impl Decoder<'_> {
         gpu: &crate::gpu::Gpu,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Placed, LoadError> {
-        use crate::gpu::{GpuDevice, GpuParts};
+        use crate::gpu::{Float, GpuDevice, GpuParts};
 
-        let precision = self.options.precision.unwrap_or_else(|| gpu.precision());
+        let float = match self.options.precision {
+            Some(precision) => {
+                Float::of(precision).ok_or(LoadError::PrecisionOfWeights { precision })?
+            }
+            None => gpu.float(),
+        };
         let sizes = self.sizes(&Room {
             free: gpu.free_bytes(),
-            weights_bytes: self.config.parameters() * precision.bytes() as u64,
-            kv_element_bytes: precision.bytes(),
+            weights_bytes: self.config.parameters() * float.bytes() as u64,
+            kv_element_bytes: float.bytes(),
             // What is left is for the buffers of a step and for tuning.
             kv_percent_max: 85,
         })?;
         let parts = GpuParts {
             gpu,
-            precision,
+            float,
             config: self.config,
             limits: &sizes.limits,
             source: self.weights,
@@ -127,7 +134,7 @@ impl Decoder<'_> {
             None => format!("; {} decode steps recorded", device.graphs()),
         };
         let name = format!("{}{graphs}", gpu.name());
-        Ok(placed(device, &sizes, precision.name(), name))
+        Ok(placed(device, &sizes, float.name(), name))
     }
 
     fn sizes(&self, room: &Room) -> Result<Sizes, LoadError> {

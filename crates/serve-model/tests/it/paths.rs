@@ -1,14 +1,17 @@
 //! The same tokens on every path through the kernels: alone, in batches of 1 to 64, in chunks, after
 //! preemptions, with shared prefixes.
 //!
-//! A path is a way of computing: instructions, and what weights are kept in. A new one is one more row
-//! of [`paths`]. As stored, weights give the reference's tokens. Quantised, they give those of a model
-//! whose weights are the quantised ones, widened: bit by bit, since nothing but the weights may differ.
+//! A path is a way of computing: instructions, and what weights and inputs are kept in. A new one is
+//! one more row of [`paths`]. As stored, weights give the reference's tokens. Quantised, they give those
+//! of a model whose weights are the quantised ones, widened: bit by bit, since nothing but the weights
+//! may differ. With inputs of 8 bits they give those of the fastest instructions, one prompt alone.
 
 use serve_core::conformance::Driver;
 use serve_core::{Request, RequestId, Time, TokenId};
 use serve_model::kernels::Instructions;
-use serve_model::{DecoderBackend, HostOptions, LoadOptions, Quantization, Source, load};
+use serve_model::{
+    DecoderBackend, HostOptions, LoadOptions, Precision, Quantization, Source, load,
+};
 
 use crate::fixtures::{Golden, folder, names, options, tokens};
 use crate::golden::{finish, id, of};
@@ -18,18 +21,28 @@ use crate::widened::Widened;
 #[derive(Clone, Copy, Debug)]
 struct Path {
     host: HostOptions,
+    precision: Precision,
 }
+
+/// What weights and inputs are kept in.
+const KEPT: [(Option<Quantization>, Precision); 5] = [
+    (None, Precision::F32),
+    (Some(Quantization::Q8), Precision::F32),
+    (Some(Quantization::Q4), Precision::F32),
+    (Some(Quantization::Q8), Precision::Int8),
+    (Some(Quantization::Q4), Precision::Int8),
+];
 
 fn paths() -> Vec<Path> {
     let mut all = Vec::new();
     for instructions in Instructions::available() {
-        for quantization in [None, Some(Quantization::Q8), Some(Quantization::Q4)] {
+        for (quantization, precision) in KEPT {
             let host = HostOptions {
                 quantization,
                 instructions,
                 threads: None,
             };
-            all.push(Path { host });
+            all.push(Path { host, precision });
         }
     }
     all
@@ -59,6 +72,7 @@ impl Subject {
     fn new(name: &str, path: Path, change: impl Fn(&mut LoadOptions)) -> Self {
         let mut options = options();
         options.host = path.host;
+        options.precision = Some(path.precision);
         change(&mut options);
         let golden = Golden::of(&folder(name)).prompts;
         let mut cases: Vec<Case> = golden
@@ -68,7 +82,12 @@ impl Subject {
                 outputs: tokens(&prompt.greedy),
             })
             .collect();
-        if let Some(quantization) = path.host.quantization {
+        let source = Source::Folder(folder(name));
+        if path.precision == Precision::Int8 {
+            let mut options = options.clone();
+            options.host.instructions = Instructions::best();
+            alone(&mut driver(&source, &options), &mut cases);
+        } else if let Some(quantization) = path.host.quantization {
             let widened = Widened::new(name, quantization);
             let mut options = options.clone();
             options.host.quantization = None;
@@ -76,10 +95,10 @@ impl Subject {
         }
         Self {
             label: format!(
-                "{name}, {}, {:?}",
-                path.host.instructions, path.host.quantization
+                "{name}, {}, {:?}, {:?}",
+                path.host.instructions, path.host.quantization, path.precision
             ),
-            driver: driver(&Source::Folder(folder(name)), &options),
+            driver: driver(&source, &options),
             cases,
         }
     }
@@ -178,6 +197,7 @@ fn many(options: &mut LoadOptions) {
 fn in_batches_of_every_size_to_64() {
     let best = Path {
         host: HostOptions::default(),
+        precision: Precision::F32,
     };
     for name in names() {
         batches(&mut Subject::new(&name, best, many), 1..=64);
@@ -200,6 +220,7 @@ fn in_chunks_of_any_size() {
     for name in names() {
         for path in paths() {
             let mut subject = Subject::new(&name, path, |_| ());
+            // As stored, with the fastest instructions.
             let all_sizes = path.host == HostOptions::default();
             let mut next = 0;
             for case in 0..subject.cases.len() {
@@ -257,23 +278,28 @@ fn after_preemptions() {
     });
 }
 
-/// The portable version rounds products before it adds them, and so differs in the last bits.
+/// Rounding makes much of a last bit that differs, so none does. Without it the portable version rounds
+/// products before it adds them, and differs in the last bits.
 #[test]
-fn wide_registers_of_any_width_give_the_same_logits() {
+fn every_processor_gives_the_same_logits() {
+    let rounded = [None, Some(Quantization::Q4)].map(|weights| (weights, Precision::Bf16));
     for name in names() {
-        for quantization in [None, Some(Quantization::Q8), Some(Quantization::Q4)] {
+        for (quantization, precision) in KEPT.into_iter().chain(rounded) {
             let logits = |&instructions: &Instructions| {
                 let mut options = options();
                 options.host.quantization = quantization;
                 options.host.instructions = instructions;
+                options.precision = Some(precision);
                 let source = Source::Folder(folder(&name));
                 let mut backend = load(&source, &options, &mut |_| ()).unwrap().backend;
                 let prompt = Golden::of(&folder(&name)).prompt("chat").tokens();
                 backend.prompt_logits(&prompt).unwrap()
             };
-            let wide: Vec<_> = Instructions::available()[1..].iter().map(logits).collect();
-            let same = wide.windows(2).all(|pair| pair[0] == pair[1]);
-            assert!(same, "{name}, {quantization:?}");
+            let skipped = usize::from(precision == Precision::F32);
+            let all = &Instructions::available()[skipped..];
+            let all: Vec<_> = all.iter().map(logits).collect();
+            let same = all.windows(2).all(|pair| pair[0] == pair[1]);
+            assert!(same, "{name}, {quantization:?}, {precision:?}");
         }
     }
 }

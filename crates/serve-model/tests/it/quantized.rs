@@ -1,13 +1,13 @@
 //! Weights that are made smaller: logits stay near those of the reference, everything takes less memory,
-//! and the backend keeps its contract. That the arithmetic is that of the widened weights, on every
-//! path and however the work is cut, is in `paths`.
+//! and the backend keeps its contract, with inputs as they are and with inputs of 8 bits. That the
+//! arithmetic is that of the widened weights, on every path and however the work is cut, is in `paths`.
 
 use std::path::Path;
 
 use serve_core::conformance::{Suite, check};
 use serve_model::kernels::Instructions;
 use serve_model::tolerance::Tolerance;
-use serve_model::{LoadOptions, Quantization, Source, load};
+use serve_model::{LoadOptions, Precision, Quantization, Source, load};
 
 use crate::fixtures::{Golden, folder, names, options};
 
@@ -26,16 +26,23 @@ fn share(source: &Source, golden: &Path, options: &LoadOptions) -> f64 {
     worst
 }
 
+/// What inputs are in.
+const INPUTS: [Precision; 2] = [Precision::F32, Precision::Int8];
+
 #[test]
 fn logits_of_a_trained_model_stay_near_the_reference() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/austen-2m");
     for quantization in Quantization::ALL {
         for instructions in Instructions::available() {
-            let mut options = LoadOptions::default();
-            options.host.quantization = Some(quantization);
-            options.host.instructions = instructions;
-            let share = share(&Source::Embedded, &golden, &options);
-            assert!(share > 1e-4, "{quantization}: nothing has changed");
+            let [plain, rounded] = INPUTS.map(|precision| {
+                let mut options = LoadOptions::default();
+                options.host.quantization = Some(quantization);
+                options.host.instructions = instructions;
+                options.precision = Some(precision);
+                share(&Source::Embedded, &golden, &options)
+            });
+            assert!(plain > 1e-4, "{quantization}: nothing has changed");
+            assert!(plain != rounded, "{quantization}: inputs are as they were");
         }
     }
 }
@@ -44,12 +51,15 @@ fn logits_of_a_trained_model_stay_near_the_reference() {
 fn logits_of_random_weights_in_8_bits_stay_near_the_reference() {
     for name in names() {
         for instructions in Instructions::available() {
-            let mut options = options();
-            options.host.quantization = Some(Quantization::Q8);
-            options.host.instructions = instructions;
-            let folder = folder(&name);
-            let share = share(&Source::Folder(folder.clone()), &folder, &options);
-            assert!(share > 1e-5, "{name}: nothing has changed");
+            for precision in INPUTS {
+                let mut options = options();
+                options.host.quantization = Some(Quantization::Q8);
+                options.host.instructions = instructions;
+                options.precision = Some(precision);
+                let folder = folder(&name);
+                let share = share(&Source::Folder(folder.clone()), &folder, &options);
+                assert!(share > 1e-5, "{name}: nothing has changed");
+            }
         }
     }
 }
@@ -71,16 +81,19 @@ fn quantised_weights_take_less_memory() {
 fn quantised_weights_conform() {
     for name in ["tiny-qwen2", "tiny-qwen3", "tiny-llama"] {
         for quantization in Quantization::ALL {
-            let mut options = options();
-            options.host.quantization = Some(quantization);
-            let source = Source::Folder(folder(name));
-            let make = || load(&source, &options, &mut |_| ()).unwrap().backend;
-            let suite = Suite {
-                vocabulary: 384,
-                seed: 17,
-            };
-            if let Err(failure) = check(make, suite) {
-                panic!("{name}, {quantization}: {failure}");
+            for precision in INPUTS {
+                let mut options = options();
+                options.host.quantization = Some(quantization);
+                options.precision = Some(precision);
+                let source = Source::Folder(folder(name));
+                let make = || load(&source, &options, &mut |_| ()).unwrap().backend;
+                let suite = Suite {
+                    vocabulary: 384,
+                    seed: 17,
+                };
+                if let Err(failure) = check(make, suite) {
+                    panic!("{name}, {quantization}, {precision:?}: {failure}");
+                }
             }
         }
     }

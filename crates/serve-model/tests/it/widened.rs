@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors, serialize_to_file};
 use serve_model::kernels::{Elements, Matrix};
-use serve_model::{Quantization, Source};
+use serve_model::{Precision, Quantization, Source};
 
 use crate::fixtures::folder;
 
@@ -84,7 +84,8 @@ impl Tensor {
             other => panic!("a fixture in {other:?}"),
         };
         if let (&[_, columns], Some(to)) = (stored.shape(), to) {
-            let matrix = Matrix::quantized(Elements::F32(numbers.clone()), columns, to);
+            let elements = Elements::F32(numbers.clone());
+            let matrix = Matrix::quantized(elements, columns, to, Precision::F32);
             for (row, out) in numbers.chunks_mut(columns).enumerate() {
                 matrix.copy_row(row, out);
             }

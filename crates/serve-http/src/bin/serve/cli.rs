@@ -57,10 +57,11 @@ pub(crate) struct Cli {
     #[arg(long, env = "SERVE_DEVICE", value_name = "DEVICE")]
     pub(crate) device: Option<serve_model::DeviceKind>,
 
-    /// What the model computes in: f32 or bf16. On a GPU the type of weights, activations and cache; on
-    /// the CPU what the factors of matrix products are rounded to, which makes batches and prompts
-    /// faster where the processor has AVX512_BF16, and answers not quite the same [default: bf16 if a
-    /// GPU has it, f32 on the CPU]
+    /// What the model computes in: f32, bf16 or int8. On a GPU the type of weights, activations and
+    /// cache, f32 or bf16; on the CPU what the factors of matrix products are rounded to, which makes
+    /// batches and prompts faster and answers not quite the same: bf16 where the processor has
+    /// AVX512_BF16, int8 with --quantize [default: bf16 if a GPU has it; f32 on the CPU, int8 with
+    /// --quantize]
     #[cfg(feature = "model")]
     #[arg(long, env = "SERVE_PRECISION", value_name = "TYPE")]
     pub(crate) precision: Option<serve_model::Precision>,

@@ -39,9 +39,9 @@ struct Arguments {
     #[arg(long, default_value_t)]
     device: DeviceKind,
     /// On a GPU, the type of weights, activations and cache; on the CPU, what the factors of matrix
-    /// products are rounded to: f32, or bf16, which no reference was made with.
-    #[arg(long, default_value = "f32")]
-    precision: Precision,
+    /// products are rounded to: f32, bf16 or, with --quantize, int8 [default: f32; int8 with --quantize].
+    #[arg(long)]
+    precision: Option<Precision>,
 }
 
 #[expect(
@@ -85,7 +85,12 @@ fn open(arguments: &Arguments) -> Result<(Checker, Vec<Case>), Box<dyn Error>> {
     let cases = golden::read(&golden.unwrap_or_else(|| arguments.dir.join("golden.json")))?;
     let options = LoadOptions {
         device: arguments.device,
-        precision: Some(arguments.precision),
+        // The references are those of f32, also where a GPU would compute in bf16.
+        precision: Some(
+            arguments
+                .precision
+                .unwrap_or(Precision::of_cpu(arguments.quantize)),
+        ),
         host: HostOptions {
             quantization: arguments.quantize,
             ..HostOptions::default()

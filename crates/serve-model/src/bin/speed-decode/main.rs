@@ -42,7 +42,8 @@ struct Arguments {
     #[arg(long, default_value_t)]
     device: DeviceKind,
     /// On a GPU, the type of weights, activations and cache; on the CPU, what the factors of matrix
-    /// products are rounded to: f32 or bf16 [default: bf16 if a GPU has it, f32 on the CPU].
+    /// products are rounded to: f32, bf16 or, with --quantize, int8 [default: bf16 if a GPU has it; f32 on
+    /// the CPU, int8 with --quantize].
     #[arg(long)]
     precision: Option<Precision>,
     /// On a GPU, launch each operation of a decode step instead of replaying a recorded one.

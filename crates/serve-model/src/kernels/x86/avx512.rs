@@ -23,7 +23,7 @@ pub(crate) struct Avx512<E>(PhantomData<E>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Plain;
 
-/// AVX512_BF16 too.
+/// AVX512_BF16 and AVX512_VNNI too: what has the first has the second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bf16Dot;
 
@@ -54,7 +54,7 @@ impl Extension for Bf16Dot {
     type Bf16 = Pairs;
 
     #[inline]
-    #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx512bf16,fma")]
+    #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx512bf16,avx512vnni,fma")]
     unsafe fn run<T>(work: impl FnOnce() -> T) -> T {
         work()
     }
@@ -73,7 +73,9 @@ impl Avx512<Plain> {
 
 impl Avx512<Bf16Dot> {
     pub(crate) fn detect() -> Option<Self> {
-        let all = Avx512::<Plain>::detect().is_some() && is_x86_feature_detected!("avx512bf16");
+        let all = Avx512::<Plain>::detect().is_some()
+            && is_x86_feature_detected!("avx512bf16")
+            && is_x86_feature_detected!("avx512vnni");
         all.then_some(Self(PhantomData))
     }
 }
