@@ -29,6 +29,9 @@ pub(crate) struct Options {
 enum Tool {
     /// AddressSanitizer: memory out of bounds or freed, on all instructions
     Address,
+    /// ThreadSanitizer: threads that race, on all instructions; needs a nightly toolchain with rust-src, as
+    /// the standard library is compiled for it too
+    Thread,
     /// Miri, an interpreter: undefined behaviour of any kind, data races and orders of memory that this
     /// processor does not have; needs a nightly toolchain with miri
     Miri,
@@ -72,6 +75,7 @@ impl Tool {
     fn needs(self) -> Option<(&'static str, &'static str)> {
         match self {
             Self::Address => None,
+            Self::Thread => Some(("ThreadSanitizer", "rust-src")),
             Self::Miri => Some(("Miri", "miri")),
         }
     }
@@ -86,6 +90,15 @@ impl Tool {
                 command.env("RUSTFLAGS", "-Zsanitizer=address");
                 command.args(tests);
                 command.args(["--target-dir", "target/sanitize/address"]);
+                command
+            }
+            Self::Thread => {
+                let mut command = nightly(&["test", "-Zbuild-std", "--release"]);
+                // crossbeam's fences, which the sanitizer does not understand, become accesses that it does.
+                let flags = "-Zsanitizer=thread --cfg crossbeam_sanitize_thread";
+                command.env("RUSTFLAGS", flags);
+                command.args(tests);
+                command.args(["--target-dir", "target/sanitize/thread"]);
                 command
             }
             Self::Miri => {

@@ -15,7 +15,7 @@ use crate::device::{DecoderDevice, DeviceError};
 use crate::draws::Draws;
 use crate::kernels::{
     Elements, Instructions, Kernel, Lanes, Layout, Matrix, Packed, Precision, Quantization,
-    ReadSpeed, Team, make_rooms,
+    ReadSpeed, Team,
 };
 use crate::kv::{KvPool, KvShape};
 use crate::rope::RopeTable;
@@ -115,8 +115,7 @@ impl HostDevice {
             threads,
         } = options;
         let threads = threads.map_or_else(rayon::current_num_threads, NonZeroUsize::get);
-        let mut team = Team::new(threads);
-        make_rooms(&mut team);
+        let team = Team::new(threads);
         let mut memory = HostMemory {
             quantization,
             precision,
@@ -147,8 +146,8 @@ impl HostDevice {
         self.team.threads()
     }
 
-    fn layout(&self, inputs: usize) -> Layout {
-        self.instructions.layout(self.precision, inputs)
+    fn layout(&self) -> Layout {
+        self.instructions.layout(self.precision)
     }
 }
 
@@ -178,7 +177,7 @@ impl DecoderDevice for HostDevice {
             head_norms,
             ..
         } = &self.weights.layers[layer];
-        let layout = self.layout(rows);
+        let layout = self.layout();
         let buffers = &mut self.buffers;
         self.instructions.run(PackNormed {
             rows: buffers.residual[..rows * shape.hidden].chunks_exact(shape.hidden),
@@ -227,7 +226,7 @@ impl DecoderDevice for HostDevice {
 
     fn project_output(&mut self, layer: usize, batch: &Batch) -> Result<(), DeviceError> {
         let (rows, shape) = (batch.tokens().len(), self.shape);
-        let layout = self.layout(rows);
+        let layout = self.layout();
         let output = &self.weights.layers[layer].output;
         let buffers = &mut self.buffers;
         let packed = &mut buffers.packed;
@@ -253,7 +252,7 @@ impl DecoderDevice for HostDevice {
             down,
             ..
         } = &self.weights.layers[layer];
-        let layout = self.layout(rows);
+        let layout = self.layout();
         let buffers = &mut self.buffers;
         self.instructions.run(PackNormed {
             rows: buffers.residual[..rows * shape.hidden].chunks_exact(shape.hidden),
@@ -282,7 +281,7 @@ impl DecoderDevice for HostDevice {
 
     fn head(&mut self, batch: &Batch) -> Result<(), DeviceError> {
         let shape = self.shape;
-        let layout = self.layout(batch.logit_rows().len());
+        let layout = self.layout();
         let buffers = &mut self.buffers;
         buffers.wanted = batch.logit_rows().len();
         let logits = buffers.wanted * shape.vocabulary;
@@ -393,7 +392,7 @@ impl Kernel for PackGated<'_> {
     }
 }
 
-/// Keeps weights where they were read to, or makes them smaller.
+/// Keeps weights where they were read to, or rounds them.
 struct HostMemory {
     quantization: Option<Quantization>,
     precision: Precision,
@@ -404,10 +403,8 @@ impl Place for HostMemory {
     type Vector = Vec<f32>;
 
     fn matrix(&mut self, role: Role, elements: Elements, columns: usize) -> Matrix {
-        match role.quantization(self.quantization) {
-            Some(to) => Matrix::quantized(elements, columns, to, self.precision),
-            None => Matrix::new(elements, columns),
-        }
+        let kept = role.kept(self.quantization, self.precision);
+        Matrix::new(elements, columns, kept)
     }
 
     fn vector(&mut self, elements: Vec<f32>) -> Vec<f32> {

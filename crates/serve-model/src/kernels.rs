@@ -7,17 +7,14 @@
 //! With factors rounded to bfloat16 or to whole numbers all give the same bits, where one that differed
 //! would be rounded to another number now and then.
 
-mod block;
-mod factors;
-mod interleaved;
+mod dots;
 mod lanes;
 pub(crate) mod math;
 mod matrix;
 mod packed;
 pub(crate) mod pages;
-mod part;
 mod precision;
-mod quads;
+mod product;
 mod quantization;
 mod read_speed;
 mod stored;
@@ -28,8 +25,7 @@ mod x86;
 use std::fmt;
 
 pub(crate) use lanes::{LANES, Lanes};
-pub(crate) use matrix::make_rooms;
-pub use matrix::{Elements, Matrix};
+pub use matrix::{Elements, Kept, Matrix};
 pub(crate) use packed::{Layout, Packed};
 pub use precision::{Precision, UnknownPrecision};
 pub use quantization::{Quantization, UnknownQuantization};
@@ -37,10 +33,9 @@ pub use read_speed::ReadSpeed;
 pub use team::Team;
 pub(crate) use team::Tile;
 
-use factors::{Factors, Steps, Wide};
+use dots::Dots;
 use lanes::Portable;
 use packed::Form;
-use quads::Quads;
 
 /// Instructions of this processor that the kernels can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +55,7 @@ enum Kind {
 /// Work that is compiled for each kind of processor.
 pub(crate) trait Kernel {
     /// Does the work. What it calls must be inlined to be compiled with it.
-    fn run<L: Quads>(self, lanes: L);
+    fn run<L: Dots>(self, lanes: L);
 }
 
 impl Instructions {
@@ -85,41 +80,32 @@ impl Instructions {
         best.unwrap_or(Self(Kind::Portable(Portable)))
     }
 
-    /// How `inputs` are packed for products whose factors have this precision.
-    pub(crate) fn layout(self, precision: Precision, inputs: usize) -> Layout {
-        fn of<L: Lanes, F: Factors<L>>(inputs: usize) -> Layout {
-            Layout {
-                form: F::FORM,
-                tile_max: match inputs <= F::STREAM_INPUTS {
-                    true => F::STREAM_TILE_INPUTS,
-                    false => F::Widened::TILE_INPUTS,
-                },
-            }
+    /// How inputs are packed for products whose factors have this precision.
+    pub(crate) fn layout(self, precision: Precision) -> Layout {
+        fn tile_max<L: Dots>(_: L) -> usize {
+            L::TILE_INPUTS
         }
-        fn with<L: Quads>(_: L, precision: Precision, inputs: usize) -> Layout {
-            match precision {
-                Precision::F32 => of::<L, Wide>(inputs),
-                Precision::Bf16 => of::<L, L::Bf16>(inputs),
-                Precision::Int8 => Layout {
-                    form: Form::Octets,
-                    tile_max: L::QUADS_INPUTS,
-                },
-            }
-        }
-        match self.0 {
-            Kind::Portable(lanes) => with(lanes, precision, inputs),
-            #[cfg(target_arch = "x86_64")]
-            Kind::Avx2(lanes) => with(lanes, precision, inputs),
-            #[cfg(target_arch = "x86_64")]
-            Kind::Avx512(lanes) => with(lanes, precision, inputs),
-            #[cfg(target_arch = "x86_64")]
-            Kind::Avx512Bf16(lanes) => with(lanes, precision, inputs),
+        Layout {
+            form: match precision {
+                Precision::F32 => Form::Wide,
+                Precision::Bf16 => Form::Pairs,
+                Precision::Int8 => Form::Octets,
+            },
+            tile_max: match self.0 {
+                Kind::Portable(lanes) => tile_max(lanes),
+                #[cfg(target_arch = "x86_64")]
+                Kind::Avx2(lanes) => tile_max(lanes),
+                #[cfg(target_arch = "x86_64")]
+                Kind::Avx512(lanes) => tile_max(lanes),
+                #[cfg(target_arch = "x86_64")]
+                Kind::Avx512Bf16(lanes) => tile_max(lanes),
+            },
         }
     }
 
     /// Runs the version of `kernel` that is compiled for these instructions.
     pub(crate) fn run(self, kernel: impl Kernel) {
-        fn with<L: Quads>(lanes: L, kernel: impl Kernel) {
+        fn with<L: Dots>(lanes: L, kernel: impl Kernel) {
             lanes.run(
                 #[inline(always)]
                 || kernel.run(lanes),

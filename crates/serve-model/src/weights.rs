@@ -20,7 +20,7 @@ use rayon::prelude::*;
 use safetensors::Dtype;
 
 use crate::config::ModelConfig;
-use crate::kernels::Quantization;
+use crate::kernels::{Kept, Precision, Quantization};
 
 pub use error::WeightsError;
 use header::Entry;
@@ -329,12 +329,13 @@ impl TensorSource for Checkpoint {
     }
 }
 
-/// Memory that the tensors of a model of this shape take: matrices as they are stored or as
-/// `quantization` makes them, vectors in f32.
+/// Memory that the tensors of a model of this shape take on the CPU: matrices as they are
+/// [kept](Role::kept), vectors in f32.
 pub(crate) fn memory_bytes(
     source: &dyn TensorSource,
     config: &ModelConfig,
     quantization: Option<Quantization>,
+    precision: Precision,
 ) -> Result<u64, WeightsError> {
     let mut bytes = 0;
     for (name, shape) in expected_tensors(config) {
@@ -344,12 +345,13 @@ pub(crate) fn memory_bytes(
             _ => Role::Projection,
         };
         let stored = source.stored(&name)?;
-        bytes += match (shape.as_slice(), role.quantization(quantization), stored) {
-            (&[rows, columns], Some(to), _) => to.bytes(rows, columns),
-            (&[rows, columns], None, StoredType::F16 | StoredType::Bf16) => {
+        let halved = matches!(stored, StoredType::F16 | StoredType::Bf16);
+        bytes += match (shape.as_slice(), role.kept(quantization, precision)) {
+            (&[rows, columns], Kept::Quantized(to)) => to.bytes(rows, columns),
+            (&[rows, columns], kept) if halved || kept == Kept::Rounded => {
                 (rows * columns * size_of::<u16>()) as u64
             }
-            (shape, _, _) => (shape.iter().product::<usize>() * size_of::<f32>()) as u64,
+            (shape, _) => (shape.iter().product::<usize>() * size_of::<f32>()) as u64,
         };
     }
     Ok(bytes)

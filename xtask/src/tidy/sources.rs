@@ -15,7 +15,7 @@ const UNSAFE_ALLOWED: [&str; 8] = [
     "crates/serve-model/src/kernels/team.rs",
     "crates/serve-model/src/kernels/x86/avx2.rs",
     "crates/serve-model/src/kernels/x86/avx512.rs",
-    "crates/serve-model/src/kernels/x86/quads.rs",
+    "crates/serve-model/src/kernels/x86/dots.rs",
 ];
 
 // The words are cut in two, so that this file does not break its own rules.

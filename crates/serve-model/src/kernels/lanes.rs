@@ -1,8 +1,6 @@
 //! Sixteen numbers at a time: what the kernels need of a processor, and the version of it that runs
 //! on every processor.
 
-use super::factors::{Factors, Rounded};
-
 /// Numbers that are worked on together. It fixes the order of every sum, so it is the same on all
 /// processors, whatever the width of their registers.
 pub(crate) const LANES: usize = 16;
@@ -12,22 +10,8 @@ pub(crate) const LANES: usize = 16;
 /// The methods must be inlined into a function that [`Lanes::run`] calls; only there may the
 /// compiler use the processor's wide registers.
 pub(crate) trait Lanes: Copy + Send + Sync {
-    /// Registers that hold [`LANES`] numbers.
-    const PARTS: usize;
-    /// Inputs of a tile of widened weights: with its four rows, as many sums as there are registers
-    /// for.
-    const TILE_INPUTS: usize;
-    /// Inputs up to which weights stream through, widened for each tile anew.
-    const STREAM_INPUTS: usize;
-    /// Inputs of a tile through which weights stream; 4 at most.
-    const STREAM_TILE_INPUTS: usize;
-
     /// The numbers, in registers.
     type Vector: Copy;
-    /// A part of the numbers, in one register.
-    type Register: Copy;
-    /// How products go whose factors are rounded to bfloat16.
-    type Bf16: Factors<Self>;
 
     /// Runs `work`, compiled for this processor.
     fn run<T>(self, work: impl FnOnce() -> T) -> T;
@@ -39,11 +23,6 @@ pub(crate) trait Lanes: Copy + Send + Sync {
     fn load_high_bf16(self, bits: &[u16; 2 * LANES]) -> Self::Vector;
 
     fn load_f16(self, bits: &[u16; LANES]) -> Self::Vector;
-
-    fn load_i8(self, numbers: &[i8; LANES]) -> Self::Vector;
-
-    /// The low and the high halves of all bytes, each less 8 and times a half-precision number.
-    fn load_i4(self, bytes: &[u8; LANES], scale: u16) -> [Self::Vector; 2];
 
     fn store(self, vector: Self::Vector, out: &mut [f32; LANES]);
 
@@ -57,32 +36,13 @@ pub(crate) trait Lanes: Copy + Send + Sync {
 
     fn multiply(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
 
-    /// The nearest bfloat16 number of each; of two, the even one.
-    fn round_bf16(self, vector: Self::Vector) -> Self::Vector;
+    fn add(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
 
     /// One number in all lanes.
     fn splat(self, number: f32) -> Self::Vector;
 
-    /// One half-precision number in all lanes.
-    fn splat_f16(self, bits: u16) -> Self::Vector;
-
-    fn load_part(self, numbers: &[f32; LANES], part: usize) -> Self::Register;
-
-    fn store_part(self, register: Self::Register, out: &mut [f32; LANES], part: usize);
-
-    /// `a * b + c`, as [`multiply_add`](Self::multiply_add) does it.
-    fn multiply_add_part(
-        self,
-        a: Self::Register,
-        b: Self::Register,
-        c: Self::Register,
-    ) -> Self::Register;
-
-    /// Asks for memory that is going to be read in some hundred cycles.
-    fn prefetch<T>(self, _memory: *const T) {}
-
     /// Asks for memory that is going to be read in some thousand cycles.
-    fn prefetch_far<T>(self, _memory: *const T) {}
+    fn prefetch<T>(self, _memory: *const T) {}
 
     /// The sums of all lanes of four vectors. Halves are added until one number is left.
     #[inline(always)]
@@ -102,29 +62,6 @@ pub(crate) trait Lanes: Copy + Send + Sync {
         }
         out
     }
-}
-
-/// What multiplies bfloat16 numbers in pairs: lane `i` of a step has weight `i` in the high half of its
-/// 32 bits, which is multiplied first, and weight `i + 16` in the low half.
-pub(crate) trait Dot: Lanes {
-    /// Pairs in all lanes.
-    type Pairs: Copy;
-
-    fn load_pairs(self, bits: &[u16; 2 * LANES]) -> Self::Pairs;
-
-    fn store_pairs(self, pairs: Self::Pairs, out: &mut [u16; 2 * LANES]);
-
-    /// Rounds the numbers of a step.
-    fn pair(self, high: Self::Vector, low: Self::Vector) -> Self::Pairs;
-
-    /// The rounded [`Lanes::load_i4`].
-    fn pair_i4(self, bytes: &[u8; LANES], scale: u16) -> Self::Pairs;
-
-    /// `a.low * b.low + (a.high * b.high + c)`
-    fn dot(self, a: Self::Pairs, b: Self::Pairs, c: Self::Vector) -> Self::Vector;
-
-    /// `a.low * b.low + (a.high * b.high + c)`
-    fn dot_part(self, a: Self::Pairs, b: Self::Pairs, c: Self::Register) -> Self::Register;
 }
 
 /// The nearest bfloat16 number; of two, the even one.
@@ -167,21 +104,12 @@ fn multiply_add_exact(a: f32, b: f32, c: f32) -> f32 {
     f64::from_bits(odd) as f32
 }
 
-/// Plain Rust, in parts as wide as the registers that nearly every processor has.
+/// Plain Rust.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Portable;
 
-const PART: usize = 4;
-
 impl Lanes for Portable {
-    const PARTS: usize = LANES / PART;
-    const TILE_INPUTS: usize = 2;
-    const STREAM_INPUTS: usize = 1;
-    const STREAM_TILE_INPUTS: usize = 1;
-
     type Vector = [f32; LANES];
-    type Register = [f32; PART];
-    type Bf16 = Rounded;
 
     fn run<T>(self, work: impl FnOnce() -> T) -> T {
         work()
@@ -213,19 +141,6 @@ impl Lanes for Portable {
     #[inline(always)]
     fn load_f16(self, bits: &[u16; LANES]) -> Self::Vector {
         bits.map(|bits| half::f16::from_bits(bits).to_f32())
-    }
-
-    #[inline(always)]
-    fn load_i8(self, numbers: &[i8; LANES]) -> Self::Vector {
-        numbers.map(f32::from)
-    }
-
-    #[inline(always)]
-    fn load_i4(self, bytes: &[u8; LANES], scale: u16) -> [Self::Vector; 2] {
-        let scale = self.splat_f16(scale);
-        let low = bytes.map(|byte| f32::from(byte & 15) - 8.0);
-        let high = bytes.map(|byte| f32::from(byte >> 4) - 8.0);
-        [self.multiply(low, scale), self.multiply(high, scale)]
     }
 
     #[inline(always)]
@@ -263,41 +178,16 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
-    fn round_bf16(self, vector: Self::Vector) -> Self::Vector {
-        vector.map(round_bf16)
+    fn add(self, mut a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        for i in 0..LANES {
+            a[i] += b[i];
+        }
+        a
     }
 
     #[inline(always)]
     fn splat(self, number: f32) -> Self::Vector {
         [number; LANES]
-    }
-
-    #[inline(always)]
-    fn splat_f16(self, bits: u16) -> Self::Vector {
-        [half::f16::from_bits(bits).to_f32(); LANES]
-    }
-
-    #[inline(always)]
-    fn load_part(self, numbers: &[f32; LANES], part: usize) -> Self::Register {
-        numbers.as_chunks().0[part]
-    }
-
-    #[inline(always)]
-    fn store_part(self, register: Self::Register, out: &mut [f32; LANES], part: usize) {
-        out.as_chunks_mut().0[part] = register;
-    }
-
-    #[inline(always)]
-    fn multiply_add_part(
-        self,
-        a: Self::Register,
-        b: Self::Register,
-        mut c: Self::Register,
-    ) -> Self::Register {
-        for i in 0..PART {
-            c[i] += a[i] * b[i];
-        }
-        c
     }
 }
 

@@ -12,10 +12,7 @@ pub(crate) enum Form {
     /// As they are.
     #[default]
     Wide,
-    /// Rounded to bfloat16, in 32 bits.
-    Rounded,
-    /// Rounded to bfloat16, number `i + 16` of a step beside number `i`: as weights are
-    /// [stored](super::stored::Bf16).
+    /// Rounded to bfloat16.
     Pairs,
     /// Whole numbers of 8 bits, each step with a scale.
     Octets,
@@ -29,11 +26,11 @@ pub(crate) struct Layout {
     pub(crate) tile_max: usize,
 }
 
-/// A step in one or two whole cache lines: a load that crosses from one to the next takes twice as
-/// long, and tiles load inputs more often than anything else.
-#[derive(Clone, Copy, Debug)]
-#[repr(align(64))]
-pub(crate) struct Lines<T>(pub(super) T);
+/// A step of numbers as they are.
+pub(super) type Wide = [f32; STEP];
+
+/// A step of bfloat16 numbers: two neighbours each, the first in the low half.
+pub(super) type Pairs = [u32; STEP / 2];
 
 /// A step of whole numbers, -127 to 127, the largest of which is 127 or -127.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -53,9 +50,9 @@ pub(crate) struct Octets {
 pub(crate) struct Packed {
     form: Form,
     /// The steps, if they are numbers of 32 bits.
-    wide: Vec<Lines<[f32; STEP]>>,
+    wide: Vec<Wide>,
     /// The steps, if they are pairs.
-    pairs: Vec<Lines<[u16; STEP]>>,
+    pairs: Vec<Pairs>,
     /// The steps, if they are numbers of 8 bits.
     octets: Vec<Octets>,
     inputs: usize,
@@ -74,8 +71,8 @@ impl Packed {
         self.tiles = inputs.div_ceil(layout.tile_max);
         let steps = inputs * self.length;
         match self.form {
-            Form::Wide | Form::Rounded => grow(&mut self.wide, steps, Lines([0.0; STEP])),
-            Form::Pairs => grow(&mut self.pairs, steps, Lines([0; STEP])),
+            Form::Wide => grow(&mut self.wide, steps, [0.0; STEP]),
+            Form::Pairs => grow(&mut self.pairs, steps, [0; STEP / 2]),
             Form::Octets => grow(&mut self.octets, steps, Octets::default()),
         }
     }
@@ -130,11 +127,6 @@ impl Packed {
         self.form
     }
 
-    /// The number of inputs.
-    pub(super) fn inputs(&self) -> usize {
-        self.inputs
-    }
-
     /// The number of tiles.
     pub(super) fn tiles(&self) -> usize {
         self.tiles
@@ -148,13 +140,13 @@ impl Packed {
 
     /// All steps, if they are numbers of 32 bits.
     #[inline(always)]
-    pub(super) fn wide(&self) -> &[Lines<[f32; STEP]>] {
+    pub(super) fn wide(&self) -> &[Wide] {
         &self.wide
     }
 
     /// All steps, if they are pairs.
     #[inline(always)]
-    pub(super) fn pairs(&self) -> &[Lines<[u16; STEP]>] {
+    pub(super) fn pairs(&self) -> &[Pairs] {
         &self.pairs
     }
 
@@ -188,19 +180,13 @@ impl Packed {
             Form::Wide => {
                 let steps = self.wide[steps][first..].iter_mut().step_by(every);
                 for (number, step) in steps.enumerate() {
-                    step.0 = joined(next(2 * number), next(2 * number + 1));
-                }
-            }
-            Form::Rounded => {
-                let steps = self.wide[steps][first..].iter_mut().step_by(every);
-                for (number, step) in steps.enumerate() {
-                    step.0 = joined(next(2 * number), next(2 * number + 1)).map(round_bf16);
+                    *step = joined(next(2 * number), next(2 * number + 1));
                 }
             }
             Form::Pairs => {
                 let steps = self.pairs[steps][first..].iter_mut().step_by(every);
                 for (number, step) in steps.enumerate() {
-                    step.0 = paired(next(2 * number), next(2 * number + 1));
+                    *step = pairs_of(&joined(next(2 * number), next(2 * number + 1)));
                 }
             }
             Form::Octets => {
@@ -259,12 +245,12 @@ fn joined(first: [f32; LANES], second: [f32; LANES]) -> [f32; STEP] {
     out
 }
 
+/// The nearest bfloat16 numbers; of two, the even one.
 #[inline(always)]
-fn paired(first: [f32; LANES], second: [f32; LANES]) -> [u16; STEP] {
-    let mut out = [0; STEP];
-    for i in 0..LANES {
-        out[2 * i] = (round_bf16(second[i]).to_bits() >> 16) as u16;
-        out[2 * i + 1] = (round_bf16(first[i]).to_bits() >> 16) as u16;
+pub(super) fn pairs_of(numbers: &[f32; STEP]) -> Pairs {
+    let mut out = [0; STEP / 2];
+    for (out, &[low, high]) in out.iter_mut().zip(numbers.as_chunks().0) {
+        *out = round_bf16(low).to_bits() >> 16 | round_bf16(high).to_bits();
     }
     out
 }
@@ -307,26 +293,43 @@ mod tests {
             for tile_max in [1, 5, 6, 8] {
                 let wide = packed(inputs, tile_max, Form::Wide);
                 let pairs = packed(inputs, tile_max, Form::Pairs);
+                let octets = packed(inputs, tile_max, Form::Octets);
                 for tile in 0..wide.tiles() {
                     let inputs = wide.tile(tile);
                     assert!((1..=tile_max).contains(&inputs.len()));
                     let steps = inputs.start * 2..inputs.end * 2;
-                    let both = wide.wide[steps.clone()].iter().zip(&pairs.pairs[steps]);
-                    for (index, (Lines(wide), Lines(pairs))) in both.enumerate() {
+                    for (index, step) in steps.enumerate() {
                         let input = (inputs.start + index % inputs.len()) as f32;
                         let filled = [32, 4][index / inputs.len()];
-                        assert!(wide[..filled].iter().all(|&x| x == input));
-                        assert!(wide[filled..].iter().all(|&x| x == 0.0));
-                        // These numbers have no more bits than bfloat16 holds.
-                        let number = |i: usize| half::bf16::from_bits(pairs[i]).to_f32();
-                        for i in 0..LANES {
-                            assert_eq!(number(2 * i + 1), wide[i]);
-                            assert_eq!(number(2 * i), wide[i + LANES]);
-                        }
+                        let expected: [f32; STEP] =
+                            std::array::from_fn(|i| if i < filled { input } else { 0.0 });
+                        let at = inputs.start * 2 + index;
+                        assert_eq!(wide.wide[at], expected, "{step}");
+                        // These numbers have no more bits than either holds.
+                        assert_eq!(numbers_of_pairs(&pairs.pairs[at]), expected);
+                        assert_eq!(numbers_of_octets(&octets.octets[at]), expected);
                     }
                 }
             }
         }
+    }
+
+    fn numbers_of_pairs(pairs: &Pairs) -> [f32; STEP] {
+        let number = |half: u32| f32::from_bits(half << 16);
+        std::array::from_fn(|i| {
+            number(if i % 2 == 0 {
+                pairs[i / 2] & 0xffff
+            } else {
+                pairs[i / 2] >> 16
+            })
+        })
+    }
+
+    fn numbers_of_octets(octets: &Octets) -> [f32; STEP] {
+        let whole = |i: usize| octets.quads[i / 4].to_le_bytes()[i % 4].cast_signed();
+        let sum: i32 = (0..STEP).map(|i| i32::from(whole(i))).sum();
+        assert_eq!(octets.sum, sum);
+        std::array::from_fn(|i| f32::from(whole(i)) * octets.scale)
     }
 
     #[test]
@@ -347,14 +350,15 @@ mod tests {
                     set(&mut packed);
                     packed
                 };
-                let (wide, rounded, pairs) = (of(Form::Wide), of(Form::Rounded), of(Form::Pairs));
-                for (step, Lines(wide)) in wide.wide.iter().enumerate() {
-                    let expected = wide.map(half::bf16::from_f32);
-                    assert_eq!(rounded.wide[step].0, expected.map(half::bf16::to_f32));
-                    let found = pairs.pairs[step].0.map(half::bf16::from_bits);
-                    for i in 0..LANES {
-                        assert_eq!(found[2 * i + 1], expected[i]);
-                        assert_eq!(found[2 * i], expected[i + LANES]);
+                let (wide, pairs, octets) = (of(Form::Wide), of(Form::Pairs), of(Form::Octets));
+                for (step, wide) in wide.wide.iter().enumerate() {
+                    let expected = wide.map(|x| half::bf16::from_f32(x).to_f32());
+                    assert_eq!(numbers_of_pairs(&pairs.pairs[step]), expected);
+                    let largest = wide.iter().fold(0.0_f32, |max, x| max.max(x.abs()));
+                    let found = numbers_of_octets(&octets.octets[step]);
+                    for (found, expected) in found.iter().zip(wide) {
+                        // Half of a scale, and what rounding the product with it takes.
+                        assert!((found - expected).abs() <= largest / 127.0 * 0.501);
                     }
                 }
             }

@@ -14,9 +14,9 @@ use super::Quantization;
 pub enum Precision {
     /// 32 bits.
     F32,
-    /// bfloat16.
+    /// bfloat16; on the CPU with weights that are not quantised.
     Bf16,
-    /// On the CPU, with quantised weights: those as they are, inputs as whole numbers of 8 bits with one
+    /// On the CPU with quantised weights: those as they are, inputs as whole numbers of 8 bits with one
     /// scale for 32 of them.
     Int8,
 }
@@ -28,8 +28,8 @@ impl Precision {
     /// Those that go with such weights, the larger first.
     pub fn with(weights: Option<Quantization>) -> &'static [Self] {
         match weights {
-            None => &Self::ALL[..2],
-            Some(_) => &Self::ALL,
+            None => &[Self::F32, Self::Bf16],
+            Some(_) => &[Self::F32, Self::Int8],
         }
     }
 

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::Serialize;
 use thiserror::Error;
 
-use super::stored::{Q4, Q8, STEP};
+use super::stored::{GROUP_ROWS, Q4x16, Q8x16, STEP};
 
 /// How weights are made smaller when they are loaded: blocks of 32 neighbours in a row with one
 /// half-precision scale, as GGML's Q8_0 and Q4_0.
@@ -33,11 +33,11 @@ impl Quantization {
 
     /// Bytes of a matrix.
     pub fn bytes(self, rows: usize, columns: usize) -> u64 {
-        let block = match self {
-            Self::Q8 => size_of::<Q8>(),
-            Self::Q4 => size_of::<Q4>(),
+        let group = match self {
+            Self::Q8 => size_of::<Q8x16>(),
+            Self::Q4 => size_of::<Q4x16>(),
         };
-        (rows * columns.div_ceil(STEP) * block) as u64
+        (rows.div_ceil(GROUP_ROWS) * columns.div_ceil(STEP) * group) as u64
     }
 }
 

@@ -66,7 +66,7 @@ impl Kernel for Read<'_> {
         let mut sums = [lanes.splat(0.0); 4];
         for (index, four) in fours.iter().enumerate() {
             for vector in fours.get(index + AHEAD).into_iter().flatten() {
-                lanes.prefetch_far(vector);
+                lanes.prefetch(vector);
             }
             for (sum, vector) in sums.iter_mut().zip(four) {
                 *sum = lanes.multiply_add(lanes.load(vector), one, *sum);

@@ -12,7 +12,7 @@ use std::cell::UnsafeCell;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
 /// Threads for the operations of one device.
@@ -39,6 +39,8 @@ struct Shared {
     /// Whether a member's part of a job panicked.
     panicked: AtomicBool,
     stop: AtomicBool,
+    /// Members that have begun.
+    begun: AtomicUsize,
     asleep: AtomicUsize,
     bed: Mutex<()>,
     alarm: Condvar,
@@ -75,6 +77,7 @@ impl Team {
             job: UnsafeCell::new(None),
             panicked: AtomicBool::new(false),
             stop: AtomicBool::new(false),
+            begun: AtomicUsize::new(0),
             asleep: AtomicUsize::new(0),
             bed: Mutex::new(()),
             alarm: Condvar::new(),
@@ -86,6 +89,10 @@ impl Team {
             builder.spawn(move || shared.serve(index)).ok()
         };
         let members: Vec<_> = (1..threads.min(1 << 15)).map_while(member).collect();
+        // What a thread makes for itself when it begins is made before the first operation.
+        while shared.begun.load(Ordering::Relaxed) < members.len() {
+            thread::yield_now();
+        }
         let cursors = (0..=members.len()).map(|_| Cursor::default()).collect();
         Self {
             shared,
@@ -97,21 +104,6 @@ impl Team {
     /// Threads, the caller among them.
     pub fn threads(&self) -> usize {
         self.cursors.len()
-    }
-
-    /// Runs `work` once on each thread, and waits for all of them.
-    ///
-    /// # Panics
-    ///
-    /// When `work` does.
-    pub(crate) fn on_every_thread(&mut self, work: &(dyn Fn() + Sync)) {
-        let threads = self.threads();
-        // A thread that waits takes no second part.
-        let all_here = Barrier::new(threads);
-        self.for_each(threads, &|_| {
-            all_here.wait();
-            work();
-        });
     }
 
     /// Runs `task` once for each number below `tasks`. Each thread walks through a run of its own,
@@ -241,6 +233,7 @@ impl Shared {
 
     /// A member's life.
     fn serve(&self, index: usize) {
+        self.begun.fetch_add(1, Ordering::Relaxed);
         let mut seen = 0;
         let mut spins = 0;
         while !self.stop.load(Ordering::Relaxed) {
@@ -350,6 +343,8 @@ impl Tile<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
+
     use super::*;
 
     #[test]
@@ -405,20 +400,6 @@ mod tests {
             sum.fetch_add(index, Ordering::Relaxed);
         });
         assert_eq!(sum.into_inner(), 4_950);
-    }
-
-    #[test]
-    fn every_thread_does_its_part_once() {
-        for threads in [1, 2, 4] {
-            let mut team = Team::new(threads);
-            let names = Mutex::new(Vec::new());
-            team.on_every_thread(&|| names.lock().unwrap().push(thread::current().id()));
-            let mut names = names.into_inner().unwrap();
-            assert_eq!(names.len(), threads);
-            names.sort_unstable_by_key(|id| format!("{id:?}"));
-            names.dedup();
-            assert_eq!(names.len(), threads);
-        }
     }
 
     #[test]

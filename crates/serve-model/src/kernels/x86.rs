@@ -4,12 +4,10 @@
 
 mod avx2;
 mod avx512;
-mod quads;
+mod dots;
 
 pub(crate) use avx2::Avx2;
 pub(crate) use avx512::{Avx512, Bf16Dot, Plain};
 
 /// The upper half of 32 bits.
 const HIGH_HALF: i32 = -1 << 16;
-/// The bit that tells quiet NaNs from others.
-const QUIET: i32 = 1 << 22;

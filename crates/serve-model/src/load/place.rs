@@ -49,14 +49,15 @@ impl Decoder<'_> {
         passed_over: Option<&DeviceMissing>,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Placed, LoadError> {
+        let quantization = self.options.host.quantization;
+        let precision = self.options.precision;
+        let precision = precision.unwrap_or(Precision::of_cpu(quantization));
         let sizes = self.sizes(&Room {
             free: memory::available_bytes(),
-            weights_bytes: memory_bytes(self.weights, self.config, self.options.host.quantization)?,
+            weights_bytes: memory_bytes(self.weights, self.config, quantization, precision)?,
             kv_element_bytes: size_of::<f32>(),
             kv_percent_max: 50,
         })?;
-        let precision = self.options.precision;
-        let precision = precision.unwrap_or(Precision::of_cpu(self.options.host.quantization));
         let device = HostDevice::load(
             self.config,
             self.weights,

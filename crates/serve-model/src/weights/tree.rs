@@ -5,7 +5,7 @@
 
 use super::{StoredType, TensorSource, WeightsError};
 use crate::config::ModelConfig;
-use crate::kernels::{Elements, Quantization, pages};
+use crate::kernels::{Elements, Kept, Precision, Quantization, pages};
 
 /// Turns what was read into what a device keeps.
 pub trait Place {
@@ -43,13 +43,15 @@ impl Role {
         }
     }
 
-    /// What a matrix becomes where `asked` is asked for. The vocabulary keeps 8 bits: its rows decide
-    /// which token is chosen, and looking up a token reads one row only.
-    pub fn quantization(self, asked: Option<Quantization>) -> Option<Quantization> {
-        match self {
-            Self::Embedding => None,
-            Self::TiedEmbedding | Self::Head => asked.and(Some(Quantization::Q8)),
-            Self::Projection => asked,
+    /// What the CPU keeps a matrix in. The vocabulary has 8 bits at least: its rows decide which token is
+    /// chosen, and looking up a token reads one row only.
+    pub fn kept(self, quantization: Option<Quantization>, precision: Precision) -> Kept {
+        match (self, quantization, precision) {
+            (Self::Embedding, ..) => Kept::AsStored,
+            (Self::TiedEmbedding | Self::Head, Some(_), _) => Kept::Quantized(Quantization::Q8),
+            (Self::Projection, Some(to), _) => Kept::Quantized(to),
+            (_, None, Precision::Bf16) => Kept::Rounded,
+            (_, None, Precision::F32 | Precision::Int8) => Kept::AsStored,
         }
     }
 }

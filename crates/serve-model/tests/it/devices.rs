@@ -186,7 +186,10 @@ fn told(mut backend: DecoderBackend, name: &str, steps: u32) -> Vec<TokenLogprob
         backend.execute(&plan, &mut outcome).unwrap();
         for (index, asked) in ASKED.iter().enumerate() {
             let entries = outcome.logprobs.of(index).unwrap_or_default();
-            assert_eq!(entries.len(), asked.map_or(0, |asked| usize::from(asked) + 1));
+            assert_eq!(
+                entries.len(),
+                asked.map_or(0, |asked| usize::from(asked) + 1)
+            );
             all.extend_from_slice(entries);
         }
         plan.reset(StepId::new(u64::from(step) + 1));

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors, serialize_to_file};
-use serve_model::kernels::{Elements, Matrix};
-use serve_model::{Precision, Quantization, Source};
+use serve_model::kernels::{Elements, Kept, Matrix};
+use serve_model::{Quantization, Source};
 
 use crate::fixtures::folder;
 
@@ -85,7 +85,7 @@ impl Tensor {
         };
         if let (&[_, columns], Some(to)) = (stored.shape(), to) {
             let elements = Elements::F32(numbers.clone());
-            let matrix = Matrix::quantized(elements, columns, to, Precision::F32);
+            let matrix = Matrix::new(elements, columns, Kept::Quantized(to));
             for (row, out) in numbers.chunks_mut(columns).enumerate() {
                 matrix.copy_row(row, out);
             }

@@ -6,9 +6,8 @@
 
 use std::arch::x86_64::*;
 
-use super::super::factors::Rounded;
 use super::super::lanes::{LANES, Lanes};
-use super::{HIGH_HALF, QUIET};
+use super::HIGH_HALF;
 
 /// AVX2 with FMA and F16C: two registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,14 +23,7 @@ impl Avx2 {
 }
 
 impl Lanes for Avx2 {
-    const PARTS: usize = 2;
-    const TILE_INPUTS: usize = 3;
-    const STREAM_INPUTS: usize = 1;
-    const STREAM_TILE_INPUTS: usize = 1;
-
     type Vector = (__m256, __m256);
-    type Register = __m256;
-    type Bf16 = Rounded;
 
     #[inline]
     fn run<T>(self, work: impl FnOnce() -> T) -> T {
@@ -92,37 +84,6 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
-    fn load_i8(self, numbers: &[i8; LANES]) -> Self::Vector {
-        // SAFETY: `self` proves AVX2, and the array is 16 readable bytes.
-        unsafe {
-            let numbers = _mm_loadu_si128(numbers.as_ptr().cast());
-            (
-                _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(numbers)),
-                _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128::<8>(numbers))),
-            )
-        }
-    }
-
-    #[inline(always)]
-    fn load_i4(self, bytes: &[u8; LANES], scale: u16) -> [Self::Vector; 2] {
-        let (scale, _) = self.splat_f16(scale);
-        // SAFETY: `self` proves AVX2, and the array is 16 readable bytes.
-        unsafe {
-            let bytes = _mm_loadu_si128(bytes.as_ptr().cast());
-            let (mask, eight) = (_mm_set1_epi8(15), _mm_set1_epi8(8));
-            let widen = |halves| {
-                let numbers = _mm_sub_epi8(_mm_and_si128(halves, mask), eight);
-                let scaled = |numbers| {
-                    let numbers = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(numbers));
-                    _mm256_mul_ps(numbers, scale)
-                };
-                (scaled(numbers), scaled(_mm_srli_si128::<8>(numbers)))
-            };
-            [widen(bytes), widen(_mm_srli_epi16::<4>(bytes))]
-        }
-    }
-
-    #[inline(always)]
     fn store(self, vector: Self::Vector, out: &mut [f32; LANES]) {
         // SAFETY: `self` proves AVX, and the array is 64 writable bytes.
         unsafe {
@@ -150,21 +111,9 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
-    fn round_bf16(self, vector: Self::Vector) -> Self::Vector {
-        // SAFETY: `self` proves AVX2.
-        unsafe {
-            let round = |vector| {
-                let bits = _mm256_castps_si256(vector);
-                let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
-                let half = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
-                let no_number = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(vector, vector));
-                let quiet = _mm256_or_si256(bits, _mm256_set1_epi32(QUIET));
-                let nearest = _mm256_add_epi32(bits, half);
-                let rounded = _mm256_blendv_epi8(nearest, quiet, no_number);
-                _mm256_castsi256_ps(_mm256_and_si256(rounded, _mm256_set1_epi32(HIGH_HALF)))
-            };
-            (round(vector.0), round(vector.1))
-        }
+    fn add(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        // SAFETY: `self` proves AVX.
+        unsafe { (_mm256_add_ps(a.0, b.0), _mm256_add_ps(a.1, b.1)) }
     }
 
     #[inline(always)]
@@ -172,33 +121,6 @@ impl Lanes for Avx2 {
         // SAFETY: `self` proves AVX.
         let half = unsafe { _mm256_set1_ps(number) };
         (half, half)
-    }
-
-    #[inline(always)]
-    fn splat_f16(self, bits: u16) -> Self::Vector {
-        // SAFETY: `self` proves F16C.
-        let half = unsafe { _mm256_cvtph_ps(_mm_set1_epi16(bits.cast_signed())) };
-        (half, half)
-    }
-
-    #[inline(always)]
-    fn load_part(self, numbers: &[f32; LANES], part: usize) -> __m256 {
-        let half: &[f32; LANES / 2] = &numbers.as_chunks().0[part];
-        // SAFETY: `self` proves AVX, and the array is 32 readable bytes.
-        unsafe { _mm256_loadu_ps(half.as_ptr()) }
-    }
-
-    #[inline(always)]
-    fn store_part(self, register: __m256, out: &mut [f32; LANES], part: usize) {
-        let half: &mut [f32; LANES / 2] = &mut out.as_chunks_mut().0[part];
-        // SAFETY: `self` proves AVX, and the array is 32 writable bytes.
-        unsafe { _mm256_storeu_ps(half.as_mut_ptr(), register) }
-    }
-
-    #[inline(always)]
-    fn multiply_add_part(self, a: __m256, b: __m256, c: __m256) -> __m256 {
-        // SAFETY: `self` proves FMA.
-        unsafe { _mm256_fmadd_ps(a, b, c) }
     }
 
     #[inline(always)]
@@ -213,12 +135,6 @@ impl Lanes for Avx2 {
 
     #[inline(always)]
     fn prefetch<T>(self, memory: *const T) {
-        // SAFETY: a prefetch of any address is allowed.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(memory.cast()) }
-    }
-
-    #[inline(always)]
-    fn prefetch_far<T>(self, memory: *const T) {
         // SAFETY: a prefetch of any address is allowed.
         unsafe { _mm_prefetch::<_MM_HINT_T1>(memory.cast()) }
     }

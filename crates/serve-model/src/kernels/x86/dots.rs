@@ -1,21 +1,36 @@
-//! [`Quads`] with AVX2 and AVX-512.
+//! [`Dots`] with AVX2 and AVX-512.
 #![expect(
     unsafe_code,
     reason = "vector instructions may only run where the processor has them, which a value proves"
 )]
 
 use std::arch::x86_64::*;
+use std::mem::transmute;
 
-use super::super::quads::{QUADS_BYTES, Quads};
+use super::super::dots::{Dots, QUADS_BYTES, halves_of};
+use super::super::lanes::{LANES, Lanes};
 use super::Avx2;
 use super::avx512::{Avx512, Bf16Dot, Extension, Plain};
 
-impl Quads for Avx2 {
-    const QUADS_INPUTS: usize = 2;
+impl Dots for Avx2 {
+    const TILE_INPUTS: usize = 4;
     const EXCESS: [i32; 2] = [0; 2];
 
+    type Pairs = [Self::Vector; 2];
+    type Quads = (__m256i, __m256i);
     type Ints = (__m256i, __m256i);
-    type Weights = (__m256i, __m256i);
+
+    #[inline(always)]
+    fn load_pairs(self, bits: &[u16; 2 * LANES]) -> Self::Pairs {
+        [self.load_low_bf16(bits), self.load_high_bf16(bits)]
+    }
+
+    #[inline(always)]
+    fn dot_pairs(self, [low, high]: Self::Pairs, x: u32, sums: Self::Vector) -> Self::Vector {
+        let [x_low, x_high] = halves_of(x);
+        let sums = self.multiply_add(high, self.splat(x_high), sums);
+        self.multiply_add(low, self.splat(x_low), sums)
+    }
 
     #[inline(always)]
     fn splat_int(self, number: i32) -> Self::Ints {
@@ -25,7 +40,19 @@ impl Quads for Avx2 {
     }
 
     #[inline(always)]
-    fn load_quads(self, bytes: &[u8; QUADS_BYTES]) -> Self::Weights {
+    fn load_bits(self, bytes: &[u8; QUADS_BYTES], first: u32, count: u32) -> Self::Vector {
+        let (low, high) = self.load_bytes(bytes);
+        // SAFETY: `self` proves AVX2.
+        unsafe {
+            let up = _mm_cvtsi32_si128((32 - first - count).cast_signed());
+            let down = _mm_cvtsi32_si128((32 - count).cast_signed());
+            let number = |bytes| _mm256_srl_epi32(_mm256_sll_epi32(bytes, up), down);
+            self.to_floats((number(low), number(high)))
+        }
+    }
+
+    #[inline(always)]
+    fn load_quads(self, bytes: &[u8; QUADS_BYTES]) -> Self::Quads {
         let (first, second) = self.load_bytes(bytes);
         // SAFETY: `self` proves AVX2.
         unsafe {
@@ -38,13 +65,13 @@ impl Quads for Avx2 {
     }
 
     #[inline(always)]
-    fn load_low_quads(self, bytes: &[u8; QUADS_BYTES]) -> Self::Weights {
+    fn load_low_quads(self, bytes: &[u8; QUADS_BYTES]) -> Self::Quads {
         let (first, second) = self.load_bytes(bytes);
         (self.low_halves(first), self.low_halves(second))
     }
 
     #[inline(always)]
-    fn load_high_quads(self, bytes: &[u8; QUADS_BYTES]) -> Self::Weights {
+    fn load_high_quads(self, bytes: &[u8; QUADS_BYTES]) -> Self::Quads {
         let (first, second) = self.load_bytes(bytes);
         // SAFETY: `self` proves AVX2.
         let (first, second) = unsafe {
@@ -57,7 +84,7 @@ impl Quads for Avx2 {
     }
 
     #[inline(always)]
-    fn dot_quads(self, weights: Self::Weights, x: i32, sums: Self::Ints) -> Self::Ints {
+    fn dot_quads(self, weights: Self::Quads, x: i32, sums: Self::Ints) -> Self::Ints {
         // SAFETY: `self` proves AVX2.
         unsafe {
             let x = _mm256_set1_epi32(x);
@@ -101,17 +128,39 @@ impl Avx2 {
     }
 }
 
-impl<E: Whole> Quads for Avx512<E> {
-    const QUADS_INPUTS: usize = 8;
+impl<E: Dot> Dots for Avx512<E> {
+    const TILE_INPUTS: usize = 8;
     const EXCESS: [i32; 2] = E::EXCESS;
 
+    type Pairs = E::Pairs;
+    type Quads = __m512i;
     type Ints = __m512i;
-    type Weights = __m512i;
+
+    #[inline(always)]
+    fn load_pairs(self, bits: &[u16; 2 * LANES]) -> E::Pairs {
+        E::load_pairs(self, bits)
+    }
+
+    #[inline(always)]
+    fn dot_pairs(self, weights: E::Pairs, x: u32, sums: __m512) -> __m512 {
+        E::dot_pairs(self, weights, x, sums)
+    }
 
     #[inline(always)]
     fn splat_int(self, number: i32) -> __m512i {
         // SAFETY: `self` proves AVX-512F.
         unsafe { _mm512_set1_epi32(number) }
+    }
+
+    #[inline(always)]
+    fn load_bits(self, bytes: &[u8; QUADS_BYTES], first: u32, count: u32) -> __m512 {
+        let bytes = self.load_bytes(bytes);
+        // SAFETY: `self` proves AVX-512F.
+        unsafe {
+            let up = _mm_cvtsi32_si128((32 - first - count).cast_signed());
+            let down = _mm_cvtsi32_si128((32 - count).cast_signed());
+            self.to_floats(_mm512_srl_epi32(_mm512_sll_epi32(bytes, up), down))
+        }
     }
 
     #[inline(always)]
@@ -141,7 +190,7 @@ impl<E: Whole> Quads for Avx512<E> {
     #[inline(always)]
     fn dot_quads(self, weights: __m512i, x: i32, sums: __m512i) -> __m512i {
         // SAFETY: `self` proves AVX-512F and what `E` needs.
-        unsafe { E::dot(weights, _mm512_set1_epi32(x), sums) }
+        unsafe { E::dot_quads(weights, _mm512_set1_epi32(x), sums) }
     }
 
     #[inline(always)]
@@ -159,10 +208,19 @@ impl<E: Extension> Avx512<E> {
     }
 }
 
-/// An extension of AVX-512, as far as whole numbers go.
-pub(crate) trait Whole: Extension {
-    /// As [`Quads::EXCESS`].
+/// How an extension of AVX-512 multiplies.
+pub(crate) trait Dot: Extension {
+    /// As [`Dots::EXCESS`].
     const EXCESS: [i32; 2];
+
+    /// As [`Dots::Pairs`].
+    type Pairs: Copy;
+
+    /// As [`Dots::load_pairs`].
+    fn load_pairs(lanes: Avx512<Self>, bits: &[u16; 2 * LANES]) -> Self::Pairs;
+
+    /// As [`Dots::dot_pairs`].
+    fn dot_pairs(lanes: Avx512<Self>, weights: Self::Pairs, x: u32, sums: __m512) -> __m512;
 
     /// What products take, of weights that are stored plus `more`.
     ///
@@ -171,16 +229,30 @@ pub(crate) trait Whole: Extension {
     /// The processor has it.
     unsafe fn weights(bytes: __m512i, more: i8) -> __m512i;
 
-    /// As [`Quads::dot_quads`].
+    /// As [`Dots::dot_quads`].
     ///
     /// # Safety
     ///
     /// The processor has it.
-    unsafe fn dot(weights: __m512i, x: __m512i, sums: __m512i) -> __m512i;
+    unsafe fn dot_quads(weights: __m512i, x: __m512i, sums: __m512i) -> __m512i;
 }
 
-impl Whole for Plain {
+impl Dot for Plain {
     const EXCESS: [i32; 2] = [0; 2];
+
+    type Pairs = [__m512; 2];
+
+    #[inline(always)]
+    fn load_pairs(lanes: Avx512<Self>, bits: &[u16; 2 * LANES]) -> Self::Pairs {
+        [lanes.load_low_bf16(bits), lanes.load_high_bf16(bits)]
+    }
+
+    #[inline(always)]
+    fn dot_pairs(lanes: Avx512<Self>, [low, high]: Self::Pairs, x: u32, sums: __m512) -> __m512 {
+        let [x_low, x_high] = halves_of(x);
+        let sums = lanes.multiply_add(high, lanes.splat(x_high), sums);
+        lanes.multiply_add(low, lanes.splat(x_low), sums)
+    }
 
     #[inline(always)]
     unsafe fn weights(bytes: __m512i, more: i8) -> __m512i {
@@ -189,7 +261,7 @@ impl Whole for Plain {
     }
 
     #[inline(always)]
-    unsafe fn dot(weights: __m512i, x: __m512i, sums: __m512i) -> __m512i {
+    unsafe fn dot_quads(weights: __m512i, x: __m512i, sums: __m512i) -> __m512i {
         // SAFETY: the caller's: AVX-512F and BW.
         unsafe {
             // As with AVX2.
@@ -202,8 +274,26 @@ impl Whole for Plain {
     }
 }
 
-impl Whole for Bf16Dot {
+impl Dot for Bf16Dot {
     const EXCESS: [i32; 2] = [128, 8];
+
+    type Pairs = __m512bh;
+
+    #[inline(always)]
+    fn load_pairs(_: Avx512<Self>, bits: &[u16; 2 * LANES]) -> __m512bh {
+        // SAFETY: the value proves AVX-512F, and the array is 64 readable bytes; both types are 64 bytes that
+        // may have any value.
+        unsafe { transmute(_mm512_loadu_si512(bits.as_ptr().cast())) }
+    }
+
+    #[inline(always)]
+    fn dot_pairs(_: Avx512<Self>, weights: __m512bh, x: u32, sums: __m512) -> __m512 {
+        // SAFETY: the value proves AVX-512F and BF16; both types are 64 bytes that may have any value.
+        unsafe {
+            let x: __m512bh = transmute(_mm512_set1_epi32(x.cast_signed()));
+            _mm512_dpbf16_ps(sums, weights, x)
+        }
+    }
 
     #[inline(always)]
     unsafe fn weights(bytes: __m512i, _: i8) -> __m512i {
@@ -211,7 +301,7 @@ impl Whole for Bf16Dot {
     }
 
     #[inline(always)]
-    unsafe fn dot(weights: __m512i, x: __m512i, sums: __m512i) -> __m512i {
+    unsafe fn dot_quads(weights: __m512i, x: __m512i, sums: __m512i) -> __m512i {
         // SAFETY: the caller's: AVX-512 VNNI, which takes its first factor without a sign.
         unsafe { _mm512_dpbusd_epi32(sums, weights, x) }
     }
