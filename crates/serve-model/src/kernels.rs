@@ -82,7 +82,7 @@ impl Instructions {
 
     /// How inputs are packed for products whose factors have this precision.
     pub(crate) fn layout(self, precision: Precision) -> Layout {
-        fn tile_max<L: Dots>(_: L) -> usize {
+        fn tile_max<L: Lanes>(_: L) -> usize {
             L::TILE_INPUTS
         }
         Layout {

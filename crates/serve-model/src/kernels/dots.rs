@@ -9,8 +9,6 @@ pub(super) const QUADS_BYTES: usize = 4 * LANES;
 /// Products of pairs of bfloat16 numbers and of quads of whole numbers. The results are the same on all
 /// processors.
 pub(crate) trait Dots: Lanes {
-    /// Inputs of a tile: as many, with two sums each, as there are registers for; 8 at most.
-    const TILE_INPUTS: usize;
     /// By how much the processor takes a weight for larger than it is, of those that are stored plus 128
     /// and of those that are stored plus 8.
     const EXCESS: [i32; 2];
@@ -54,7 +52,6 @@ pub(crate) trait Dots: Lanes {
 }
 
 impl Dots for Portable {
-    const TILE_INPUTS: usize = 2;
     const EXCESS: [i32; 2] = [0; 2];
 
     type Pairs = [Self::Vector; 2];
@@ -67,11 +64,8 @@ impl Dots for Portable {
     }
 
     #[inline(always)]
-    fn dot_pairs(self, [low, high]: Self::Pairs, x: u32, sums: Self::Vector) -> Self::Vector {
-        let [x_low, x_high] = halves_of(x);
-        // Products of two bfloat16 numbers need no rounding.
-        let sums = self.multiply_add(high, self.splat(x_high), sums);
-        self.multiply_add(low, self.splat(x_low), sums)
+    fn dot_pairs(self, weights: Self::Pairs, x: u32, sums: Self::Vector) -> Self::Vector {
+        dot_halves(self, weights, x, sums)
     }
 
     #[inline(always)]
@@ -121,10 +115,18 @@ impl Dots for Portable {
     }
 }
 
-/// The bfloat16 numbers in the low and the high half.
+/// [`Dots::dot_pairs`] of widened weights, the first and the second of each lane.
 #[inline(always)]
-pub(super) fn halves_of(x: u32) -> [f32; 2] {
-    [f32::from_bits(x << 16), f32::from_bits(x & 0xffff_0000)]
+pub(super) fn dot_halves<L: Lanes>(
+    lanes: L,
+    [low, high]: [L::Vector; 2],
+    x: u32,
+    sums: L::Vector,
+) -> L::Vector {
+    let [x_low, x_high] = [x << 16, x & 0xffff_0000].map(f32::from_bits);
+    // Products of two bfloat16 numbers need no rounding.
+    let sums = lanes.multiply_add(high, lanes.splat(x_high), sums);
+    lanes.multiply_add(low, lanes.splat(x_low), sums)
 }
 
 #[inline(always)]

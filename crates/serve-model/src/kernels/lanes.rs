@@ -10,6 +10,10 @@ pub(crate) const LANES: usize = 16;
 /// The methods must be inlined into a function that [`Lanes::run`] calls; only there may the
 /// compiler use the processor's wide registers.
 pub(crate) trait Lanes: Copy + Send + Sync {
+    /// Inputs that a product meets at once: as many, with two sums each, as there are registers for; 8 at
+    /// most.
+    const TILE_INPUTS: usize;
+
     /// The numbers, in registers.
     type Vector: Copy;
 
@@ -109,6 +113,8 @@ fn multiply_add_exact(a: f32, b: f32, c: f32) -> f32 {
 pub(super) struct Portable;
 
 impl Lanes for Portable {
+    const TILE_INPUTS: usize = 2;
+
     type Vector = [f32; LANES];
 
     fn run<T>(self, work: impl FnOnce() -> T) -> T {

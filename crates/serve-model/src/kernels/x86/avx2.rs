@@ -23,6 +23,8 @@ impl Avx2 {
 }
 
 impl Lanes for Avx2 {
+    const TILE_INPUTS: usize = 4;
+
     type Vector = (__m256, __m256);
 
     #[inline]

@@ -12,7 +12,7 @@ use super::super::lanes::{LANES, Lanes};
 use super::HIGH_HALF;
 use super::avx2::sums;
 
-/// AVX-512: one register. With which of the extensions that multiply numbers of fewer bits, `E` says.
+/// AVX-512, with the extensions `E` that multiply numbers of fewer bits: one register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Avx512<E>(PhantomData<E>);
 
@@ -71,6 +71,8 @@ impl Avx512<Bf16Dot> {
 }
 
 impl<E: Extension> Lanes for Avx512<E> {
+    const TILE_INPUTS: usize = 8;
+
     type Vector = __m512;
 
     #[inline]

@@ -7,13 +7,12 @@
 use std::arch::x86_64::*;
 use std::mem::transmute;
 
-use super::super::dots::{Dots, QUADS_BYTES, halves_of};
+use super::super::dots::{Dots, QUADS_BYTES, dot_halves};
 use super::super::lanes::{LANES, Lanes};
 use super::Avx2;
 use super::avx512::{Avx512, Bf16Dot, Extension, Plain};
 
 impl Dots for Avx2 {
-    const TILE_INPUTS: usize = 4;
     const EXCESS: [i32; 2] = [0; 2];
 
     type Pairs = [Self::Vector; 2];
@@ -26,10 +25,8 @@ impl Dots for Avx2 {
     }
 
     #[inline(always)]
-    fn dot_pairs(self, [low, high]: Self::Pairs, x: u32, sums: Self::Vector) -> Self::Vector {
-        let [x_low, x_high] = halves_of(x);
-        let sums = self.multiply_add(high, self.splat(x_high), sums);
-        self.multiply_add(low, self.splat(x_low), sums)
+    fn dot_pairs(self, weights: Self::Pairs, x: u32, sums: Self::Vector) -> Self::Vector {
+        dot_halves(self, weights, x, sums)
     }
 
     #[inline(always)]
@@ -129,7 +126,6 @@ impl Avx2 {
 }
 
 impl<E: Dot> Dots for Avx512<E> {
-    const TILE_INPUTS: usize = 8;
     const EXCESS: [i32; 2] = E::EXCESS;
 
     type Pairs = E::Pairs;
@@ -248,10 +244,8 @@ impl Dot for Plain {
     }
 
     #[inline(always)]
-    fn dot_pairs(lanes: Avx512<Self>, [low, high]: Self::Pairs, x: u32, sums: __m512) -> __m512 {
-        let [x_low, x_high] = halves_of(x);
-        let sums = lanes.multiply_add(high, lanes.splat(x_high), sums);
-        lanes.multiply_add(low, lanes.splat(x_low), sums)
+    fn dot_pairs(lanes: Avx512<Self>, weights: Self::Pairs, x: u32, sums: __m512) -> __m512 {
+        dot_halves(lanes, weights, x, sums)
     }
 
     #[inline(always)]
