@@ -2,8 +2,8 @@
 //! [`RandomWeights`], for want of one.
 //!
 //! Opening reads headers only. A tensor is then read in chunks by all cores, straight from the file
-//! into the buffer where it stays, as it is stored or widened to `f32`: nothing is held twice, and a
-//! file that shrinks meanwhile is a read error, where a memory map would be a bus error.
+//! into a buffer for its device, as it is stored or widened to `f32`: one at a time, and a file that
+//! shrinks meanwhile is a read error, where a memory map would be a bus error.
 
 mod error;
 mod header;
