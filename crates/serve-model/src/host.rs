@@ -14,13 +14,12 @@ use crate::config::ModelConfig;
 use crate::device::{DecoderDevice, DeviceError};
 use crate::draws::Draws;
 use crate::kernels::{
-    Elements, Instructions, Kernel, Lanes, Layout, Matrix, Packed, Precision, Quantization,
-    ReadSpeed, Team,
+    Instructions, Kernel, Lanes, Layout, Matrix, Packed, Precision, Quantization, ReadSpeed, Team,
 };
 use crate::kv::{KvPool, KvShape};
 use crate::rope::RopeTable;
 use crate::sampler::Sampler;
-use crate::weights::{DecoderWeights, LayerWeights, Place, Role, TensorSource, WeightsError};
+use crate::weights::{DecoderWeights, LayerWeights, Place, Role, Rows, TensorSource, WeightsError};
 
 use attention::{Attention, Prepare};
 
@@ -402,9 +401,20 @@ impl Place for HostMemory {
     type Matrix = Matrix;
     type Vector = Vec<f32>;
 
-    fn matrix(&mut self, role: Role, elements: Elements, columns: usize) -> Matrix {
+    fn matrix(&mut self, role: Role, rows: &mut Rows<'_>) -> Result<Matrix, WeightsError> {
+        /// Elements that are read before they are laid out: enough work for all cores.
+        const SLAB: usize = 4 << 20;
         let kept = role.kept(self.quantization, self.precision);
-        Matrix::new(elements, columns, kept)
+        let (count, columns) = (rows.count(), rows.columns());
+        let slab = (SLAB / columns).max(1).next_multiple_of(Matrix::GROUP_ROWS);
+        let mut elements = rows.read(0..count.min(slab), None)?;
+        let mut matrix = Matrix::with_room(count, columns, kept, &elements);
+        matrix.push(&elements);
+        for first in (slab..count).step_by(slab) {
+            elements = rows.read(first..count.min(first + slab), Some(elements))?;
+            matrix.push(&elements);
+        }
+        Ok(matrix)
     }
 
     fn vector(&mut self, elements: Vec<f32>) -> Vec<f32> {

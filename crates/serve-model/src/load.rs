@@ -94,9 +94,9 @@ impl Default for LoadOptions {
 pub enum Progress {
     /// Weights are being read.
     Weights {
-        /// Bytes in place.
+        /// Bytes read, as they are stored.
         bytes: u64,
-        /// Bytes that there will be.
+        /// Bytes that there are.
         bytes_total: u64,
     },
     /// The KV pool is being made.

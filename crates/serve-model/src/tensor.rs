@@ -15,11 +15,10 @@ use crate::batch::Batch;
 use crate::config::ModelConfig;
 use crate::device::{DecoderDevice, DeviceError};
 use crate::draws::Draws;
-use crate::kernels::Elements;
 use crate::layout::{Buckets, Layout};
 use crate::rope::RopeTable;
 use crate::sampler::Sampler;
-use crate::weights::{DecoderWeights, Place, Role, TensorSource, WeightsError};
+use crate::weights::{DecoderWeights, Place, Role, Rows, TensorSource, WeightsError};
 
 use operations::{attend, gate, indices, linear, norm_heads, rms_norm, rotate};
 
@@ -247,10 +246,10 @@ impl Place for OnDevice<'_> {
     type Matrix = Tensor<2>;
     type Vector = Tensor<1>;
 
-    fn matrix(&mut self, _role: Role, elements: Elements, columns: usize) -> Tensor<2> {
-        let numbers = elements.into_f32();
-        let rows = numbers.len() / columns.max(1);
-        Tensor::from_data(TensorData::new(numbers, [rows, columns]), self.0)
+    fn matrix(&mut self, _role: Role, rows: &mut Rows<'_>) -> Result<Tensor<2>, WeightsError> {
+        let shape = [rows.count(), rows.columns()];
+        let numbers = rows.read_all()?.into_f32();
+        Ok(Tensor::from_data(TensorData::new(numbers, shape), self.0))
     }
 
     fn vector(&mut self, elements: Vec<f32>) -> Tensor<1> {

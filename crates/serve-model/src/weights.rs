@@ -1,13 +1,14 @@
 //! The tensors of a checkpoint: safetensors files, one or several, or bytes inside the binary; and
 //! [`RandomWeights`], for want of one.
 //!
-//! Opening reads headers only. A tensor is then read in chunks by all cores, straight from the file
-//! into a buffer for its device, as it is stored or widened to `f32`: one at a time, and a file that
-//! shrinks meanwhile is a read error, where a memory map would be a bus error.
+//! Opening reads headers only. Tensors are then read by all cores, as they are stored or widened to `f32`,
+//! some rows at a time if their device wants them so. A file that shrinks meanwhile is a read error, where
+//! a memory map would be a bus error.
 
 mod error;
 mod header;
 mod random;
+mod rows;
 mod tree;
 
 use std::collections::BTreeMap;
@@ -25,30 +26,33 @@ use crate::kernels::{Kept, Precision, Quantization};
 pub use error::WeightsError;
 use header::Entry;
 pub use random::RandomWeights;
+pub use rows::Rows;
 pub use tree::{DecoderWeights, HeadNorms, LayerWeights, Place, Projection, Role};
 
 /// Where a decoder's tensors come from: a checkpoint, or anything else that can fill a buffer.
 pub trait TensorSource: fmt::Debug + Sync {
-    /// Writes the elements of the named tensor, row by row, over `out`.
+    /// Writes elements of the named tensor, row by row, from number `first` on, over `out`.
     ///
     /// # Errors
     ///
-    /// [`WeightsError`] when the tensor is not there, is not of `out`'s size, or cannot be read.
-    fn fill(&self, tensor: &str, out: &mut [f32]) -> Result<(), WeightsError>;
+    /// [`WeightsError`] when the tensor is not there, has no such elements, or cannot be read.
+    fn fill(&self, tensor: &str, first: usize, out: &mut [f32]) -> Result<(), WeightsError>;
 
-    /// Writes the bits of the named tensor, which is stored in 16 bits, over `out`.
+    /// Writes the bits of elements of the named tensor, which is stored in 16 bits, from number `first`
+    /// on, over `out`.
     ///
     /// # Errors
     ///
     /// [`WeightsError`] as for [`TensorSource::fill`], and when the tensor is stored otherwise.
-    fn fill_bits(&self, tensor: &str, out: &mut [u16]) -> Result<(), WeightsError>;
+    fn fill_bits(&self, tensor: &str, first: usize, out: &mut [u16]) -> Result<(), WeightsError>;
 
-    /// How the elements of one tensor are stored.
+    /// How the elements of one tensor are stored, of which there are so many.
     ///
     /// # Errors
     ///
-    /// [`WeightsError`] when the tensor is not there or has a type that cannot be read.
-    fn stored(&self, tensor: &str) -> Result<StoredType, WeightsError>;
+    /// [`WeightsError`] when the tensor is not there, has more or fewer elements or a type that cannot be
+    /// read.
+    fn stored(&self, tensor: &str, elements: usize) -> Result<StoredType, WeightsError>;
 
     /// How the elements of all tensors are stored: `bf16`, `f16`, `f32`, or `mixed`.
     fn stored_dtype(&self) -> &'static str;
@@ -63,6 +67,16 @@ pub enum StoredType {
     F16,
     /// bfloat16.
     Bf16,
+}
+
+impl StoredType {
+    /// Bytes of an element.
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::F32 => size_of::<f32>(),
+            Self::F16 | Self::Bf16 => size_of::<u16>(),
+        }
+    }
 }
 
 /// The tensors of safetensors files.
@@ -237,10 +251,11 @@ impl Checkpoint {
 }
 
 impl Checkpoint {
-    /// Reads all of a tensor with the function that `convert` names for its type.
+    /// Reads elements of a tensor with the function that `convert` names for its type.
     fn read<T: Send>(
         &self,
         tensor: &str,
+        first: usize,
         out: &mut [T],
         convert: impl Fn(Dtype) -> Option<Convert<T>>,
     ) -> Result<(), WeightsError> {
@@ -250,17 +265,14 @@ impl Checkpoint {
         let file = &self.files[entry.file];
         let size = entry.dtype.bitsize() / 8;
         let convert = convert(entry.dtype).ok_or_else(|| self.dtype_error(tensor, entry))?;
-        if entry.bytes != (out.len() * size) as u64 {
-            return Err(WeightsError::Shape {
-                file: file.name.clone(),
-                tensor: tensor.to_owned(),
-                expected: vec![out.len()],
-                found: entry.shape.clone(),
-            });
+        let begin = (first * size) as u64;
+        if entry.bytes < begin + (out.len() * size) as u64 {
+            return Err(self.shape_error(tensor, entry, first + out.len()));
         }
+        let begin = entry.start + begin;
         match &file.data {
             FileData::Bytes(bytes) => {
-                let bytes = &bytes[entry.start as usize..][..entry.bytes as usize];
+                let bytes = &bytes[begin as usize..][..out.len() * size];
                 let chunks = out
                     .par_chunks_mut(CHUNK)
                     .zip(bytes.par_chunks(CHUNK * size));
@@ -271,7 +283,7 @@ impl Checkpoint {
                 let chunks = out.par_chunks_mut(CHUNK).enumerate();
                 chunks.try_for_each_init(Vec::new, |buffer, (index, out)| {
                     buffer.resize(out.len() * size, 0);
-                    let start = entry.start + (index * CHUNK * size) as u64;
+                    let start = begin + (index * CHUNK * size) as u64;
                     read_at(path, start, buffer).map_err(|source| WeightsError::Io {
                         file: path.display().to_string(),
                         source,
@@ -280,6 +292,15 @@ impl Checkpoint {
                     Ok(())
                 })
             }
+        }
+    }
+
+    fn shape_error(&self, tensor: &str, entry: &Entry, expected: usize) -> WeightsError {
+        WeightsError::Shape {
+            file: self.file_of(entry),
+            tensor: tensor.to_owned(),
+            expected: vec![expected],
+            found: entry.shape.clone(),
         }
     }
 
@@ -293,12 +314,12 @@ impl Checkpoint {
 }
 
 impl TensorSource for Checkpoint {
-    fn fill(&self, tensor: &str, out: &mut [f32]) -> Result<(), WeightsError> {
-        self.read(tensor, out, widen_function)
+    fn fill(&self, tensor: &str, first: usize, out: &mut [f32]) -> Result<(), WeightsError> {
+        self.read(tensor, first, out, widen_function)
     }
 
-    fn fill_bits(&self, tensor: &str, out: &mut [u16]) -> Result<(), WeightsError> {
-        self.read(tensor, out, |dtype| match dtype {
+    fn fill_bits(&self, tensor: &str, first: usize, out: &mut [u16]) -> Result<(), WeightsError> {
+        self.read(tensor, first, out, |dtype| match dtype {
             Dtype::F16 | Dtype::BF16 => Some(|bytes, out| {
                 for (out, bytes) in out.iter_mut().zip(bytes.as_chunks().0) {
                     *out = u16::from_le_bytes(*bytes);
@@ -308,13 +329,17 @@ impl TensorSource for Checkpoint {
         })
     }
 
-    fn stored(&self, tensor: &str) -> Result<StoredType, WeightsError> {
+    fn stored(&self, tensor: &str, elements: usize) -> Result<StoredType, WeightsError> {
         let entry = self.entry(tensor)?;
-        match entry.dtype {
-            Dtype::F32 => Ok(StoredType::F32),
-            Dtype::F16 => Ok(StoredType::F16),
-            Dtype::BF16 => Ok(StoredType::Bf16),
-            _ => Err(self.dtype_error(tensor, entry)),
+        let stored = match entry.dtype {
+            Dtype::F32 => StoredType::F32,
+            Dtype::F16 => StoredType::F16,
+            Dtype::BF16 => StoredType::Bf16,
+            _ => return Err(self.dtype_error(tensor, entry)),
+        };
+        match entry.bytes == (elements * stored.bytes()) as u64 {
+            true => Ok(stored),
+            false => Err(self.shape_error(tensor, entry, elements)),
         }
     }
 
@@ -344,7 +369,7 @@ pub(crate) fn memory_bytes(
             "lm_head.weight" => Role::Head,
             _ => Role::Projection,
         };
-        let stored = source.stored(&name)?;
+        let stored = source.stored(&name, shape.iter().product())?;
         let halved = matches!(stored, StoredType::F16 | StoredType::Bf16);
         bytes += match (shape.as_slice(), role.kept(quantization, precision)) {
             (&[rows, columns], Kept::Quantized(to)) => to.bytes(rows, columns),
@@ -353,6 +378,19 @@ pub(crate) fn memory_bytes(
             }
             (shape, _) => (shape.iter().product::<usize>() * size_of::<f32>()) as u64,
         };
+    }
+    Ok(bytes)
+}
+
+/// What is read of the tensors of a model of this shape, as they are stored.
+pub(crate) fn stored_bytes(
+    source: &dyn TensorSource,
+    config: &ModelConfig,
+) -> Result<u64, WeightsError> {
+    let mut bytes = 0;
+    for (name, shape) in expected_tensors(config) {
+        let elements = shape.iter().product();
+        bytes += (elements * source.stored(&name, elements)?.bytes()) as u64;
     }
     Ok(bytes)
 }

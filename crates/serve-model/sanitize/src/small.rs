@@ -21,11 +21,11 @@ fn stored(numbers: &[f32], columns: usize) -> [(Matrix, &'static [Precision]); 6
     let f16 = Elements::F16(f16.collect());
     let bf16 = numbers.iter().map(|&x| half::bf16::from_f32(x).to_bits());
     let bf16 = Elements::Bf16(bf16.collect());
-    let matrix = |kept| Matrix::new(Elements::F32(numbers.to_vec()), columns, kept);
+    let matrix = |kept| Matrix::new(&Elements::F32(numbers.to_vec()), columns, kept);
     [
         (matrix(Kept::AsStored), &[F32]),
-        (Matrix::new(f16, columns, Kept::AsStored), &[F32]),
-        (Matrix::new(bf16, columns, Kept::AsStored), &[F32, Bf16]),
+        (Matrix::new(&f16, columns, Kept::AsStored), &[F32]),
+        (Matrix::new(&bf16, columns, Kept::AsStored), &[F32, Bf16]),
         (matrix(Kept::Rounded), &[F32, Bf16]),
         (matrix(Kept::Quantized(Quantization::Q8)), &[F32, Int8]),
         (matrix(Kept::Quantized(Quantization::Q4)), &[F32, Int8]),

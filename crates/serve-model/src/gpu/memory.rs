@@ -9,8 +9,7 @@ use cubecl::client::Client;
 
 use super::float::Float;
 use super::kernels::{Best, Buffer, Cache, DRAW_NUMBERS, KernelShape, PARTS, Partial};
-use crate::kernels::Elements;
-use crate::weights::{Place, Role};
+use crate::weights::{Place, Role, Rows, WeightsError};
 
 /// Stored weights, `[outputs, inputs]`.
 #[derive(Clone, Debug)]
@@ -97,20 +96,19 @@ impl Place for Memory {
     type Matrix = Matrix;
     type Vector = Buffer;
 
-    fn matrix(&mut self, _role: Role, elements: Elements, columns: usize) -> Matrix {
-        let bytes = self.float.encode(elements);
-        let elements = bytes.len() / self.float.bytes();
-        let buffer = self.filled(bytes, elements);
-        let outputs = elements / columns.max(1);
-        let mut transposed = self.rows(&buffer, outputs, columns);
-        let shape = Shape::from([columns, outputs]);
-        transposed.meta = Box::new(Metadata::new(shape, burn_std::strides![1, columns]));
-        Matrix {
+    fn matrix(&mut self, _role: Role, rows: &mut Rows<'_>) -> Result<Matrix, WeightsError> {
+        let (outputs, inputs) = (rows.count(), rows.columns());
+        let bytes = self.float.encode(rows.read_all()?);
+        let buffer = self.filled(bytes, outputs * inputs);
+        let mut transposed = self.rows(&buffer, outputs, inputs);
+        let shape = Shape::from([inputs, outputs]);
+        transposed.meta = Box::new(Metadata::new(shape, burn_std::strides![1, inputs]));
+        Ok(Matrix {
             buffer,
             outputs,
-            inputs: columns,
+            inputs,
             transposed,
-        }
+        })
     }
 
     fn vector(&mut self, elements: Vec<f32>) -> Buffer {

@@ -82,31 +82,52 @@ const TASK_ROWS: usize = 2 * GROUP_ROWS;
 
 impl Matrix {
     /// A matrix of whole rows of `columns` weights, one at least.
-    pub fn new(elements: Elements, columns: usize, kept: Kept) -> Self {
-        let rows = elements.len() / columns;
-        let weights = match (elements, kept) {
-            (Elements::F32(all), Kept::AsStored) => Weights::F32(groups(&all, columns, F32x16::of)),
-            (Elements::F16(all), Kept::AsStored) => Weights::F16(groups(&all, columns, F16x16::of)),
-            // Nothing of them is rounded away.
-            (Elements::Bf16(all), Kept::AsStored | Kept::Rounded) => {
-                Weights::Bf16(groups(&all, columns, Bf16x16::of))
+    pub fn new(elements: &Elements, columns: usize, kept: Kept) -> Self {
+        let mut matrix = Self::with_room(elements.len() / columns, columns, kept, elements);
+        matrix.push(elements);
+        matrix
+    }
+
+    /// A matrix without rows yet, with room for so many that are stored as `like` is.
+    pub(crate) fn with_room(rows: usize, columns: usize, kept: Kept, like: &Elements) -> Self {
+        let steps = rows.div_ceil(GROUP_ROWS) * columns.div_ceil(STEP);
+        let weights = match (kept, like) {
+            (Kept::AsStored, Elements::F32(_)) => Weights::F32(pages::room(steps)),
+            (Kept::AsStored, Elements::F16(_)) => Weights::F16(pages::room(steps)),
+            (Kept::AsStored, Elements::Bf16(_)) | (Kept::Rounded, _) => {
+                Weights::Bf16(pages::room(steps))
             }
-            (elements, Kept::Rounded) => {
-                Weights::Bf16(widened_groups(&elements, columns, Bf16x16::rounded))
-            }
-            (elements, Kept::Quantized(Quantization::Q8)) => {
-                Weights::Q8(widened_groups(&elements, columns, Q8x16::of))
-            }
-            (elements, Kept::Quantized(Quantization::Q4)) => {
-                Weights::Q4(widened_groups(&elements, columns, Q4x16::of))
-            }
+            (Kept::Quantized(Quantization::Q8), _) => Weights::Q8(pages::room(steps)),
+            (Kept::Quantized(Quantization::Q4), _) => Weights::Q4(pages::room(steps)),
         };
         Self {
             weights,
-            rows,
+            rows: 0,
             columns,
         }
     }
+
+    /// Adds whole rows of that type: whole [groups](Self::GROUP_ROWS), but for the last.
+    pub(crate) fn push(&mut self, elements: &Elements) {
+        debug_assert!(self.rows.is_multiple_of(GROUP_ROWS));
+        let columns = self.columns;
+        match (&mut self.weights, elements) {
+            (Weights::F32(out), Elements::F32(all)) => lay_out(out, all, columns, F32x16::of),
+            (Weights::F16(out), Elements::F16(all)) => lay_out(out, all, columns, F16x16::of),
+            // Nothing of them is rounded away.
+            (Weights::Bf16(out), Elements::Bf16(all)) => lay_out(out, all, columns, Bf16x16::of),
+            (Weights::Bf16(out), all) => lay_out_widened(out, all, columns, Bf16x16::rounded),
+            (Weights::Q8(out), all) => lay_out_widened(out, all, columns, Q8x16::of),
+            (Weights::Q4(out), all) => lay_out_widened(out, all, columns, Q4x16::of),
+            (Weights::F32(_) | Weights::F16(_), _) => {
+                panic!("rows of another type than there is room for")
+            }
+        }
+        self.rows += elements.len() / columns;
+    }
+
+    /// Rows that lie side by side.
+    pub(crate) const GROUP_ROWS: usize = GROUP_ROWS;
 
     /// The number of rows: outputs of a product.
     pub fn rows(&self) -> usize {
@@ -286,35 +307,39 @@ impl Kernel for Gate<'_> {
     }
 }
 
-/// As [`groups`], of widened weights.
-fn widened_groups<W: Send>(
+/// As [`lay_out`], of widened weights.
+fn lay_out_widened<W: Send>(
+    out: &mut Vec<W>,
     elements: &Elements,
     columns: usize,
     of: fn(&[[f32; STEP]; GROUP_ROWS]) -> W,
-) -> Vec<W> {
+) {
     match elements {
-        Elements::F32(all) => groups(all, columns, of),
-        Elements::F16(all) => groups(all, columns, |rows| of(&rows.map(|row| row.map(widen_f16)))),
-        Elements::Bf16(all) => groups(
-            all,
-            columns,
-            |rows| of(&rows.map(|row| row.map(widen_bf16))),
-        ),
+        Elements::F32(all) => lay_out(out, all, columns, of),
+        Elements::F16(all) => {
+            lay_out(out, all, columns, |rows| {
+                of(&rows.map(|row| row.map(widen_f16)))
+            });
+        }
+        Elements::Bf16(all) => {
+            lay_out(out, all, columns, |rows| {
+                of(&rows.map(|row| row.map(widen_bf16)))
+            });
+        }
     }
 }
 
-/// What `of` makes of each step of each group of rows, written where it stays: a vocabulary's matrix is
-/// large.
-fn groups<T: Copy + Default + Sync, W: Send>(
+/// Appends what `of` makes of each step of each group of rows.
+fn lay_out<T: Copy + Default + Sync, W: Send>(
+    out: &mut Vec<W>,
     elements: &[T],
     columns: usize,
     of: impl Fn(&[[T; STEP]; GROUP_ROWS]) -> W + Send + Sync,
-) -> Vec<W> {
+) {
     let steps = columns.div_ceil(STEP);
     let all = (elements.len() / columns).div_ceil(GROUP_ROWS) * steps;
-    let mut out = pages::room(all);
     let all = (0..all).into_par_iter().with_min_len(1 << 8);
-    let make = |index: usize| {
+    out.par_extend(all.map(|index| {
         let (group, step) = (index / steps, index % steps);
         let mut rows = [[T::default(); STEP]; GROUP_ROWS];
         let group = elements.chunks(columns).skip(group * GROUP_ROWS);
@@ -324,9 +349,7 @@ fn groups<T: Copy + Default + Sync, W: Send>(
             out[..row.len()].copy_from_slice(row);
         }
         of(&rows)
-    };
-    all.map(make).collect_into_vec(&mut out);
-    out
+    }));
 }
 
 #[cfg(test)]
@@ -350,12 +373,12 @@ mod tests {
         let bf16 = Elements::Bf16(bf16.collect());
         let f32 = || Elements::F32(numbers.to_vec());
         [
-            Matrix::new(f32(), columns, Kept::AsStored),
-            Matrix::new(f16, columns, Kept::AsStored),
-            Matrix::new(bf16, columns, Kept::AsStored),
-            Matrix::new(f32(), columns, Kept::Rounded),
-            Matrix::new(f32(), columns, Kept::Quantized(Quantization::Q8)),
-            Matrix::new(f32(), columns, Kept::Quantized(Quantization::Q4)),
+            Matrix::new(&f32(), columns, Kept::AsStored),
+            Matrix::new(&f16, columns, Kept::AsStored),
+            Matrix::new(&bf16, columns, Kept::AsStored),
+            Matrix::new(&f32(), columns, Kept::Rounded),
+            Matrix::new(&f32(), columns, Kept::Quantized(Quantization::Q8)),
+            Matrix::new(&f32(), columns, Kept::Quantized(Quantization::Q4)),
         ]
     }
 
@@ -550,6 +573,40 @@ mod tests {
     }
 
     #[test]
+    fn rows_that_come_bit_by_bit_lie_where_they_would_at_once() {
+        let mut rng = Rng::new(13);
+        let (rows, columns) = (87, 70);
+        let numbers = random(rows * columns, &mut rng);
+        let x = random(3 * columns, &mut rng);
+        for matrix in stored(&numbers, columns) {
+            for kept in [
+                Kept::AsStored,
+                Kept::Rounded,
+                Kept::Quantized(Quantization::Q8),
+                Kept::Quantized(Quantization::Q4),
+            ] {
+                let mut wide = vec![0.0; rows * columns];
+                for (row, wide) in wide.chunks_mut(columns).enumerate() {
+                    matrix.copy_row(row, wide);
+                }
+                let whole = Matrix::new(&Elements::F32(wide.clone()), columns, kept);
+                let like = Elements::F32(Vec::new());
+                let mut parts = Matrix::with_room(rows, columns, kept, &like);
+                for part in wide.chunks(32 * columns) {
+                    parts.push(&Elements::F32(part.to_vec()));
+                }
+                assert_eq!(parts.rows(), rows);
+                for how in every_way(&whole) {
+                    assert!(
+                        product(how, &whole, &x) == product(how, &parts, &x),
+                        "{how:?}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
     fn a_quantised_product_is_that_of_the_widened_weights() {
         let mut rng = Rng::new(12);
         let (rows, columns, inputs) = (50, 1030, 17);
@@ -559,7 +616,7 @@ mod tests {
             for (row, wide) in wide.chunks_mut(columns).enumerate() {
                 matrix.copy_row(row, wide);
             }
-            let wide = Matrix::new(Elements::F32(wide), columns, Kept::AsStored);
+            let wide = Matrix::new(&Elements::F32(wide), columns, Kept::AsStored);
             for how in every_way(&wide) {
                 assert!(
                     product(how, &matrix, &x) == product(how, &wide, &x),
@@ -587,7 +644,7 @@ mod tests {
                     assert!(!found.is_finite(), "{how:?}, {bits:x}");
                 }
             }
-            let weights = Matrix::new(Elements::F32(x.to_vec()), 40, Kept::AsStored);
+            let weights = Matrix::new(&Elements::F32(x.to_vec()), 40, Kept::AsStored);
             for how in every_way(&weights) {
                 let found = product(how, &weights, &[1.0; 40])[0];
                 assert!(!found.is_finite(), "{how:?}, {bits:x}");
@@ -658,7 +715,7 @@ mod tests {
         for (half, columns, inputs) in [(32, 20, 1), (70, 33, 7), (5, 8, 2), (129, 40, 20)] {
             let x = random(inputs * columns, &mut rng);
             let bias = random(2 * half, &mut rng);
-            let ones = Matrix::new(Elements::F32(vec![1.0; half]), half, Kept::AsStored);
+            let ones = Matrix::new(&Elements::F32(vec![1.0; half]), half, Kept::AsStored);
             let numbers = random(2 * half * columns, &mut rng);
             let all = stored(&numbers, columns);
             let ways = all

@@ -8,14 +8,6 @@
 /// The size of a large page on x86-64, and on 64-bit ARM with small pages of 4 KiB.
 const LARGE: usize = 2 << 20;
 
-/// `len` zeros in large pages.
-pub(crate) fn zeros<T: Copy + Default>(len: usize) -> Vec<T> {
-    // Nothing has been written to the zeros yet, as the system makes them when they are first read.
-    let mut zeros = vec![T::default(); len];
-    prefer_large(&mut zeros);
-    zeros
-}
-
 /// Room for `len` values in large pages.
 pub(crate) fn room<T>(len: usize) -> Vec<T> {
     let mut room = Vec::with_capacity(len);
@@ -56,7 +48,6 @@ mod tests {
             let mut numbers: Vec<u32> = (0..len as u32).collect();
             prefer_large(&mut numbers);
             assert!(numbers.iter().enumerate().all(|(i, &n)| i == n as usize));
-            assert_eq!(zeros::<u32>(len), vec![0; len]);
             assert!(room::<u32>(len).capacity() >= len);
         }
     }

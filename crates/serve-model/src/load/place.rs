@@ -11,7 +11,7 @@ use crate::host::HostDevice;
 use crate::kernels::Precision;
 use crate::memory;
 use crate::tensor::TensorDevice;
-use crate::weights::{TensorSource, memory_bytes};
+use crate::weights::{TensorSource, memory_bytes, stored_bytes};
 
 /// A decoder's weights and cache on a device.
 pub(super) struct Placed {
@@ -52,6 +52,7 @@ impl Decoder<'_> {
         let quantization = self.options.host.quantization;
         let precision = self.options.precision;
         let precision = precision.unwrap_or(Precision::of_cpu(quantization));
+        let stored = stored_bytes(self.weights, self.config)?;
         let sizes = self.sizes(&Room {
             free: memory::available_bytes(),
             weights_bytes: memory_bytes(self.weights, self.config, quantization, precision)?,
@@ -65,7 +66,7 @@ impl Decoder<'_> {
             sizes.limits.context_max,
             precision,
             self.options.host,
-            &mut |bytes| progress(read(bytes, &sizes)),
+            &mut |bytes| progress(read(bytes, stored)),
         )?;
         progress(cache(&sizes));
         let threads = device.threads();
@@ -75,6 +76,7 @@ impl Decoder<'_> {
     }
 
     fn on_flex(&self, progress: &mut dyn FnMut(Progress)) -> Result<Placed, LoadError> {
+        let stored = stored_bytes(self.weights, self.config)?;
         let sizes = self.sizes(&Room {
             free: memory::available_bytes(),
             weights_bytes: self.config.parameters() * size_of::<f32>() as u64,
@@ -86,7 +88,7 @@ impl Decoder<'_> {
             self.weights,
             &sizes.limits,
             &burn::tensor::Device::flex(),
-            &mut |bytes| progress(read(bytes, &sizes)),
+            &mut |bytes| progress(read(bytes, stored)),
         )?;
         progress(cache(&sizes));
         let name = "flex (Burn's own operations, on the CPU)".to_owned();
@@ -107,6 +109,7 @@ impl Decoder<'_> {
             }
             None => gpu.float(),
         };
+        let stored = stored_bytes(self.weights, self.config)?;
         let sizes = self.sizes(&Room {
             free: gpu.free_bytes(),
             weights_bytes: self.config.parameters() * float.bytes() as u64,
@@ -122,7 +125,7 @@ impl Decoder<'_> {
             source: self.weights,
             graphs: self.options.graphs,
         };
-        let mut device = GpuDevice::load(&parts, &mut |bytes| progress(read(bytes, &sizes)))?;
+        let mut device = GpuDevice::load(&parts, &mut |bytes| progress(read(bytes, stored)))?;
         progress(cache(&sizes));
         if self.options.warm {
             device.warm(&mut |steps, steps_total| {
@@ -159,11 +162,8 @@ fn placed(
     }
 }
 
-fn read(bytes: u64, sizes: &Sizes) -> Progress {
-    Progress::Weights {
-        bytes,
-        bytes_total: sizes.weights_bytes,
-    }
+fn read(bytes: u64, bytes_total: u64) -> Progress {
+    Progress::Weights { bytes, bytes_total }
 }
 
 fn cache(sizes: &Sizes) -> Progress {

@@ -3,9 +3,9 @@
 //! [`DecoderWeights::load`] knows which tensors there are and which lie side by side; a [`Place`]
 //! knows what a matrix or a vector becomes on its device.
 
-use super::{StoredType, TensorSource, WeightsError};
+use super::{Rows, TensorSource, WeightsError};
 use crate::config::ModelConfig;
-use crate::kernels::{Elements, Kept, Precision, Quantization, pages};
+use crate::kernels::{Kept, Precision, Quantization};
 
 /// Turns what was read into what a device keeps.
 pub trait Place {
@@ -14,8 +14,12 @@ pub trait Place {
     /// A vector on the device.
     type Vector;
 
-    /// Keeps a matrix of whole rows of `columns` elements.
-    fn matrix(&mut self, role: Role, elements: Elements, columns: usize) -> Self::Matrix;
+    /// Keeps a matrix, whose rows it reads.
+    ///
+    /// # Errors
+    ///
+    /// [`WeightsError`] when a row cannot be read.
+    fn matrix(&mut self, role: Role, rows: &mut Rows<'_>) -> Result<Self::Matrix, WeightsError>;
 
     /// Keeps a vector.
     fn vector(&mut self, elements: Vec<f32>) -> Self::Vector;
@@ -213,57 +217,36 @@ impl<M, V> Reader<'_, M, V> {
         })
     }
 
-    /// Keeps the type in which all parts are stored; f32 if they differ.
     fn matrix(
         &mut self,
         role: Role,
         parts: &[(&str, usize)],
         columns: usize,
     ) -> Result<M, WeightsError> {
-        let mut stored = Vec::with_capacity(parts.len());
-        for (name, _) in parts {
-            stored.push(self.source.stored(name)?);
-        }
-        let all = |one| stored.iter().all(|&stored| stored == one);
-        let source = self.source;
-        let bits = |name: &str, part: &mut [u16]| source.fill_bits(name, part);
-        let elements = if all(StoredType::Bf16) {
-            Elements::Bf16(self.concatenate(parts, columns, bits)?)
-        } else if all(StoredType::F16) {
-            Elements::F16(self.concatenate(parts, columns, bits)?)
-        } else {
-            Elements::F32(self.read(parts, columns)?)
+        let Self {
+            source,
+            place,
+            progress,
+            read,
+        } = self;
+        let mut progress = |bytes| {
+            *read += bytes;
+            progress(*read);
         };
-        Ok(self.place.matrix(role, elements, columns))
+        let mut rows = Rows::new(*source, parts, columns, &mut progress)?;
+        place.matrix(role, &mut rows)
     }
 
     fn vector(&mut self, parts: &[(&str, usize)]) -> Result<V, WeightsError> {
-        let elements = self.read(parts, 1)?;
-        Ok(self.place.vector(elements))
-    }
-
-    fn read(&mut self, parts: &[(&str, usize)], columns: usize) -> Result<Vec<f32>, WeightsError> {
-        let source = self.source;
-        self.concatenate(parts, columns, |name, part| source.fill(name, part))
-    }
-
-    /// Concatenates tensors of `(name, rows)` with `columns` elements in a row.
-    fn concatenate<T: Copy + Default>(
-        &mut self,
-        parts: &[(&str, usize)],
-        columns: usize,
-        fill: impl Fn(&str, &mut [T]) -> Result<(), WeightsError>,
-    ) -> Result<Vec<T>, WeightsError> {
-        let rows: usize = parts.iter().map(|(_, rows)| rows).sum();
-        let mut buffer = pages::zeros(rows * columns);
-        let mut rest = buffer.as_mut_slice();
-        for (name, rows) in parts {
-            let (part, tail) = rest.split_at_mut(rows * columns);
-            fill(name, part)?;
-            rest = tail;
+        let mut out = Vec::new();
+        for (name, count) in parts {
+            let stored = self.source.stored(name, *count)?;
+            let first = out.len();
+            out.resize(first + count, 0.0);
+            self.source.fill(name, 0, &mut out[first..])?;
+            self.read += (count * stored.bytes()) as u64;
         }
-        self.read += size_of_val(buffer.as_slice()) as u64;
         (self.progress)(self.read);
-        Ok(buffer)
+        Ok(self.place.vector(out))
     }
 }

@@ -85,7 +85,7 @@ impl Tensor {
         };
         if let (&[_, columns], Some(to)) = (stored.shape(), to) {
             let elements = Elements::F32(numbers.clone());
-            let matrix = Matrix::new(elements, columns, Kept::Quantized(to));
+            let matrix = Matrix::new(&elements, columns, Kept::Quantized(to));
             for (row, out) in numbers.chunks_mut(columns).enumerate() {
                 matrix.copy_row(row, out);
             }
