@@ -14,7 +14,8 @@ use crate::config::ModelConfig;
 use crate::device::{DecoderDevice, DeviceError};
 use crate::draws::Draws;
 use crate::kernels::{
-    Instructions, Kernel, Lanes, Layout, Matrix, Packed, Precision, Quantization, ReadSpeed, Team,
+    Elements, Instructions, Kernel, Lanes, Layout, Matrix, Packed, Precision, Quantization,
+    ReadSpeed, Team,
 };
 use crate::kv::{KvPool, KvShape};
 use crate::rope::RopeTable;
@@ -118,6 +119,7 @@ impl HostDevice {
         let mut memory = HostMemory {
             quantization,
             precision,
+            read: None,
         };
         Ok(Self {
             weights: DecoderWeights::load(config, source, &mut memory, progress)?,
@@ -395,6 +397,8 @@ impl Kernel for PackGated<'_> {
 struct HostMemory {
     quantization: Option<Quantization>,
     precision: Precision,
+    /// What was read last, for what is read next.
+    read: Option<Elements>,
 }
 
 impl Place for HostMemory {
@@ -403,17 +407,18 @@ impl Place for HostMemory {
 
     fn matrix(&mut self, role: Role, rows: &mut Rows<'_>) -> Result<Matrix, WeightsError> {
         /// Elements that are read before they are laid out: enough work for all cores.
-        const SLAB: usize = 4 << 20;
+        const SLAB: usize = 2 << 20;
         let kept = role.kept(self.quantization, self.precision);
         let (count, columns) = (rows.count(), rows.columns());
         let slab = (SLAB / columns).max(1).next_multiple_of(Matrix::GROUP_ROWS);
-        let mut elements = rows.read(0..count.min(slab), None)?;
-        let mut matrix = Matrix::with_room(count, columns, kept, &elements);
-        matrix.push(&elements);
+        let mut read = rows.read(0..count.min(slab), self.read.take())?;
+        let mut matrix = Matrix::with_room(count, columns, kept, &read);
+        matrix.push(&read);
         for first in (slab..count).step_by(slab) {
-            elements = rows.read(first..count.min(first + slab), Some(elements))?;
-            matrix.push(&elements);
+            read = rows.read(first..count.min(first + slab), Some(read))?;
+            matrix.push(&read);
         }
+        self.read = Some(read);
         Ok(matrix)
     }
 
