@@ -393,7 +393,7 @@ impl Kernel for PackGated<'_> {
     }
 }
 
-/// Keeps weights where they were read to, or rounds them.
+/// Lays weights out as they are read, rounded or as they are stored.
 struct HostMemory {
     quantization: Option<Quantization>,
     precision: Precision,

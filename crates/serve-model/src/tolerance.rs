@@ -51,17 +51,17 @@ impl Tolerance {
         }
     }
 
-    /// Of trained weights that have been made smaller, with inputs as they are or of 8 bits as well.
-    /// Four bits less are sixteen times the error of a weight; of random weights, whose errors nothing
-    /// evens out, q4 leaves little.
-    pub fn quantized(quantization: Quantization, inputs: bool) -> Self {
+    /// Of trained weights that have been made smaller, and of inputs of 8 bits if `inputs_too`. Four bits
+    /// less are sixteen times the error of a weight; of random weights, whose errors nothing evens out,
+    /// q4 leaves little.
+    fn quantized(quantization: Quantization, inputs_too: bool) -> Self {
         /// What 8 bits may do to logits, in weights and in inputs alike.
         const EIGHT: f64 = 0.12;
         let weights = match quantization {
             Quantization::Q8 => EIGHT,
             Quantization::Q4 => 0.25,
         };
-        let inputs = if inputs { EIGHT } else { 0.0 };
+        let inputs = if inputs_too { EIGHT } else { 0.0 };
         // Errors that know nothing of each other add up as their squares.
         Self::Share(f64::hypot(weights, inputs))
     }
