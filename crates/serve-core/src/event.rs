@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{RequestId, Time, TokenId, TokenLogprob};
+use crate::{Refusal, RequestId, Time, TokenId, TokenLogprob};
 
 /// Something that happened to one request.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,8 +15,8 @@ pub struct Event {
     pub kind: EventKind,
 }
 
-/// What happened. Every accepted request gets exactly one terminal event: `Finished`, `Cancelled`
-/// or `Failed`, and nothing after it.
+/// What happened. Every accepted request gets exactly one terminal event: `Finished`, `Cancelled`,
+/// `Failed` or `Displaced`, and nothing after it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum EventKind {
     /// The request left the queue: its first segment was planned.
@@ -52,6 +52,12 @@ pub enum EventKind {
         /// What it used until then.
         usage: Usage,
     },
+    /// It waited in a full queue, had never started, and gave its place up to a request that goes
+    /// before it. It counts as refused.
+    Displaced {
+        /// What its client is to be told: *later*, and when.
+        refusal: Refusal,
+    },
 }
 
 impl EventKind {
@@ -77,6 +83,8 @@ pub enum CancelReason {
     Client,
     /// Its deadline passed.
     Deadline,
+    /// Its deadline has not passed yet and cannot be met any more.
+    DeadlineUnreachable,
     /// It was to have started by now and still waited.
     QueueTimeout,
     /// The server is shutting down and its grace period is over.

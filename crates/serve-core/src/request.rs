@@ -45,6 +45,7 @@ pub struct Request {
     class: Class,
     deadline: Option<Time>,
     start_by: Option<Time>,
+    committed: bool,
     sampling: Sampling,
     logprobs: Option<u8>,
     stop_tokens: Arc<[TokenId]>,
@@ -114,6 +115,7 @@ impl Request {
             class: Class::HIGHEST,
             deadline: None,
             start_by: None,
+            committed: false,
             sampling: Sampling::GREEDY,
             logprobs: None,
             stop_tokens: Arc::default(),
@@ -147,6 +149,14 @@ impl Request {
     #[must_use]
     pub fn with_start_by(mut self, start_by: Option<Time>) -> Self {
         self.start_by = start_by;
+        self
+    }
+
+    /// Says that its client has been told that it is accepted, so that it is not
+    /// [displaced](crate::EventKind::Displaced) from a full queue.
+    #[must_use]
+    pub fn with_committed(mut self, committed: bool) -> Self {
+        self.committed = committed;
         self
     }
 
@@ -227,6 +237,11 @@ impl Request {
     /// Who has not started by this point is not to be run.
     pub fn start_by(&self) -> Option<Time> {
         self.start_by
+    }
+
+    /// Whether its client has been told that it is accepted.
+    pub fn is_committed(&self) -> bool {
+        self.committed
     }
 
     /// How tokens are chosen.

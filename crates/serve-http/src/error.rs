@@ -275,6 +275,9 @@ impl Problem {
                 family: "server_error",
                 code: "deadline_exceeded",
             },
+            Self::Cancelled(CancelReason::DeadlineUnreachable) => {
+                unavailable("deadline_unreachable")
+            }
             Self::Cancelled(CancelReason::QueueTimeout) => unavailable("queue_timeout"),
             Self::Cancelled(CancelReason::Client) => bad_request("cancelled"),
             Self::SlowReader { .. } => bad_request("slow_reader"),
@@ -445,6 +448,7 @@ fn because(reason: CancelReason) -> &'static str {
     match reason {
         CancelReason::Client => "the client called it off",
         CancelReason::Deadline => "its deadline passed",
+        CancelReason::DeadlineUnreachable => "its deadline cannot be met any more",
         CancelReason::QueueTimeout => "it waited longer than it was to and was never run",
         CancelReason::Drain => "the server is shutting down",
     }

@@ -194,6 +194,7 @@ impl Generation {
                 })
             }
             EventKind::Cancelled { reason, .. } => Turn::Fail(Problem::Cancelled(reason)),
+            EventKind::Displaced { refusal } => Turn::Fail(Problem::Refused(refusal)),
             EventKind::Failed { cause, .. } => Turn::Fail(Problem::Backend {
                 cause: cause.to_string(),
             }),

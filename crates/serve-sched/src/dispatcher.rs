@@ -11,7 +11,7 @@ use serve_core::{
     CancelReason, Event, EventKind, FinishReason, Limit, Refusal, Request, RequestId, Time, Usage,
 };
 
-use crate::admit::Admit;
+use crate::admit::{Admit, Cause, Ended};
 use crate::concurrency::Concurrency;
 use crate::gate::Gate;
 use crate::journal::{Decision, Sink};
@@ -105,7 +105,8 @@ struct Sent {
     request: Arc<Request>,
     at: Time,
     output_tokens: u32,
-    answered: bool,
+    /// Why its client has been answered already.
+    answered: Option<CancelReason>,
 }
 
 impl Dispatcher {
@@ -168,7 +169,7 @@ impl Dispatcher {
             request: Arc::clone(&request),
             at: now,
             output_tokens: 0,
-            answered: false,
+            answered: None,
         };
         self.sent.insert(request.id(), sent);
         let (running, slots) = (self.in_flight(), self.concurrency.limit());
@@ -205,7 +206,16 @@ impl Dispatcher {
             return false;
         };
         let took = now.since(sent.at);
-        let finished = matches!(outcome, Outcome::Finished { .. }) && !sent.answered;
+        let finished = matches!(outcome, Outcome::Finished { .. }) && sent.answered.is_none();
+        let used = match &outcome {
+            Outcome::Finished { usage, .. } => *usage,
+            Outcome::Failed { .. } => usage(&sent.request, sent.output_tokens),
+        };
+        let cause = match (sent.answered, &outcome) {
+            (Some(reason), _) => Cause::Cancelled(reason),
+            (None, Outcome::Finished { .. }) => Cause::Finished,
+            (None, Outcome::Failed { .. }) => Cause::Failed,
+        };
         match &outcome {
             Outcome::Finished { usage, .. } => {
                 let rest = usage.output_tokens.saturating_sub(sent.output_tokens);
@@ -218,16 +228,21 @@ impl Dispatcher {
                     self.concurrency.ended(took, usage.output_tokens, in_flight);
                 }
             }
-            Outcome::Failed { .. } if !sent.answered => self.concurrency.failed(),
+            Outcome::Failed { .. } if sent.answered.is_none() => self.concurrency.failed(),
             Outcome::Failed { .. } => {}
         }
         self.gate.set_slots(self.concurrency.limit());
         let busy = now.since(self.busy_since);
         self.gate.pace_mut().finished(u32::from(finished), busy);
         self.busy_since = now;
-        self.gate
-            .ended(now, &sent.request, finished.then_some(took));
-        if sent.answered {
+        let ended = Ended {
+            request: &sent.request,
+            cause,
+            usage: used,
+            ran: Some(took),
+        };
+        self.gate.ended(now, &ended);
+        if sent.answered.is_some() {
             self.aborting -= 1;
         } else {
             self.forget_deadline(&sent.request);
@@ -241,7 +256,7 @@ impl Dispatcher {
     pub fn cancel(&mut self, now: Time, id: RequestId, reason: CancelReason) -> bool {
         let now = self.advance(now);
         if let Some(request) = self.gate.cancel(now, id) {
-            self.answer_cancelled(&request, 0, reason);
+            self.end_waiting(&request, reason);
             return true;
         }
         self.cancel_sent(id, reason)
@@ -252,7 +267,7 @@ impl Dispatcher {
     pub fn handle_timeout(&mut self, now: Time) {
         let now = self.advance(now);
         while let Some((request, reason)) = self.gate.next_due(now) {
-            self.answer_cancelled(&request, 0, reason);
+            self.end_waiting(&request, reason);
         }
         while let Some(&(deadline, id)) = self.deadlines.first()
             && deadline <= now
@@ -348,10 +363,14 @@ impl Dispatcher {
     }
 
     fn cancel_sent(&mut self, id: RequestId, reason: CancelReason) -> bool {
-        let Some(sent) = self.sent.get_mut(&id).filter(|sent| !sent.answered) else {
+        let Some(sent) = self
+            .sent
+            .get_mut(&id)
+            .filter(|sent| sent.answered.is_none())
+        else {
             return false;
         };
-        sent.answered = true;
+        sent.answered = Some(reason);
         let (request, output_tokens) = (Arc::clone(&sent.request), sent.output_tokens);
         self.aborting += 1;
         self.forget_deadline(&request);
@@ -389,6 +408,18 @@ impl Dispatcher {
         };
         self.gate.journal().write(self.now, id, || decision);
         self.emit(id, kind);
+    }
+
+    /// Ends a request that has left the queue without being sent.
+    fn end_waiting(&mut self, request: &Request, reason: CancelReason) {
+        let ended = Ended {
+            request,
+            cause: Cause::Cancelled(reason),
+            usage: usage(request, 0),
+            ran: None,
+        };
+        self.gate.ended(self.now, &ended);
+        self.answer_cancelled(request, 0, reason);
     }
 
     fn answer_cancelled(&mut self, request: &Request, output_tokens: u32, reason: CancelReason) {

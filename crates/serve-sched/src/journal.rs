@@ -362,6 +362,7 @@ fn cancel(reason: CancelReason) -> &'static str {
     match reason {
         CancelReason::Client => "client",
         CancelReason::Deadline => "deadline",
+        CancelReason::DeadlineUnreachable => "deadline out of reach",
         CancelReason::QueueTimeout => "queue timeout",
         CancelReason::Drain => "drain",
     }

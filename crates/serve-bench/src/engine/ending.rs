@@ -42,6 +42,11 @@ impl Unanswered {
         let (status, code, message) = match reason {
             CancelReason::Client => (400, "cancelled", "the client called it off"),
             CancelReason::Deadline => (504, "deadline_exceeded", "the deadline has passed"),
+            CancelReason::DeadlineUnreachable => (
+                503,
+                "deadline_unreachable",
+                "the deadline cannot be met any more",
+            ),
             CancelReason::QueueTimeout => (503, "queue_timeout", "it has waited too long"),
             CancelReason::Drain => (503, "shutting_down", "the engine is shutting down"),
         };

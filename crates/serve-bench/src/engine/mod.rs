@@ -232,6 +232,9 @@ impl Transport for EngineClient {
                 EventKind::Failed { cause, .. } => {
                     return unanswered(Unanswered::failed(&cause), attempt, begun);
                 }
+                EventKind::Displaced { refusal } => {
+                    return unanswered(Unanswered::refused(&refusal), attempt, begun);
+                }
             }
         }
         Err(stopped())

@@ -17,7 +17,7 @@ pub use queue_cap::QueueCap;
 pub use token_backlog::TokenBacklog;
 pub use token_bucket::{Cost, Quota, TokenBucket};
 
-use serve_core::{Class, Refusal, Request, RequestId, Span, Time};
+use serve_core::{CancelReason, Class, Refusal, Request, RequestId, Span, Time, Usage};
 
 use crate::Pace;
 use crate::named::Named;
@@ -69,10 +69,36 @@ pub trait Admit: Send {
         let _ = (request, load);
     }
 
-    /// A request that had been started has ended by itself, `took` after its start.
-    fn ended(&mut self, request: &Request, took: Span, load: &Load<'_>) {
-        let _ = (request, took, load);
+    /// A request that was [admitted](Self::admitted) has ended, however it did: said once of each.
+    fn ended(&mut self, ended: &Ended<'_>, load: &Load<'_>) {
+        let _ = (ended, load);
     }
+}
+
+/// How an admitted request has ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Ended<'a> {
+    /// The request.
+    pub request: &'a Request,
+    /// Why it is over.
+    pub cause: Cause,
+    /// What it used.
+    pub usage: Usage,
+    /// How long after its first start; `None` if it never started.
+    pub ran: Option<Span>,
+}
+
+/// Why an admitted request is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// It ended by itself.
+    Finished,
+    /// It was cancelled, by its client, by a time limit or by a drain.
+    Cancelled(CancelReason),
+    /// The engine failed under it.
+    Failed,
+    /// It was displaced from a full queue.
+    Displaced,
 }
 
 /// What a policy may know of the moment.

@@ -14,7 +14,8 @@ use std::sync::Arc;
 
 use serve_core::{CancelReason, Class, Limit, Refusal, Request, RequestId, Span, Time};
 
-use crate::admit::{Admit, Load};
+use crate::admit::{Admit, Cause, Ended, Load};
+use crate::demand::Demand;
 use crate::journal::{Decision, Journal, Sink};
 use crate::order::{Lanes, Order, Served, Waiting};
 use crate::pace::Pace;
@@ -26,8 +27,9 @@ use started::Started;
 /// ```
 /// use std::sync::Arc;
 ///
-/// use serve_core::{Request, RequestId, Span, Time, TokenId};
-/// use serve_sched::{Gate, admit::QueueCap, order::Fifo};
+/// use serve_core::{Request, RequestId, Span, Time, TokenId, Usage};
+/// use serve_sched::admit::{Cause, Ended, QueueCap};
+/// use serve_sched::{Gate, order::Fifo};
 ///
 /// let mut gate = Gate::new(vec![Box::new(QueueCap::new(10))], Box::new(Fifo), 1);
 /// let prompt = vec![TokenId::new(7); 4];
@@ -37,7 +39,13 @@ use started::Started;
 /// let taken = gate.take(Time::from_millis(5)).expect("one waits");
 /// assert_eq!((gate.len(), gate.running()), (0, 1));
 /// // .. and when it has answered ..
-/// gate.ended(Time::from_millis(80), &taken.request, Some(Span::from_millis(75)));
+/// let ended = Ended {
+///     request: &taken.request,
+///     cause: Cause::Finished,
+///     usage: Usage { prompt_tokens: 4, output_tokens: 3, ..Usage::default() },
+///     ran: Some(Span::from_millis(75)),
+/// };
+/// gate.ended(Time::from_millis(80), &ended);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Gate {
@@ -45,7 +53,7 @@ pub struct Gate {
     order: Box<dyn Order>,
     queue: Queue,
     by_class: Vec<u32>,
-    prompt_tokens: u64,
+    block_size: u32,
     started: Started,
     slots: u32,
     joinable: bool,
@@ -77,7 +85,7 @@ impl Gate {
             order,
             queue,
             by_class: Vec::new(),
-            prompt_tokens: 0,
+            block_size: 1,
             started: Started::default(),
             slots,
             joinable: true,
@@ -114,7 +122,13 @@ impl Gate {
         let (id, class, tenant) = (request.id(), request.class(), request.tenant());
         let sequence = self.sequence;
         self.sequence += 1;
-        self.enter(now, Entry::new(request, sequence, now, 0));
+        let arrived = Taken {
+            request,
+            sequence,
+            since: now,
+            preemptions: 0,
+        };
+        self.enter(now, arrived);
         let waiting = self.len();
         self.journal.write(now, id, || Decision::Admitted {
             class,
@@ -147,25 +161,22 @@ impl Gate {
     /// it and rank the same. It has been admitted, so no admission policy is asked.
     pub fn put_back(&mut self, now: Time, taken: Taken) {
         self.started.remove(taken.request.id(), None);
-        let Taken {
-            request,
-            sequence,
-            preemptions,
-            ..
-        } = taken;
-        self.enter(now, Entry::new(request, sequence, now, preemptions));
+        self.enter(now, taken);
     }
 
-    /// A running request has ended. `took` is the time from its start, if it ended by itself.
-    pub fn ended(&mut self, now: Time, request: &Request, took: Option<Span>) {
-        self.started
-            .remove(request.id(), took.map(|took| now - took));
-        self.order.ended(request);
-        let Some(took) = took else { return };
-        self.pace.served(took);
+    /// An admitted request has ended, however it did. To be said once of each, whether it ran, was
+    /// [cancelled](Self::cancel) or [expired](Self::next_due) while it waited.
+    pub fn ended(&mut self, now: Time, ended: &Ended<'_>) {
+        if let Some(ran) = ended.ran {
+            self.started.remove(ended.request.id(), Some(now - ran));
+            self.order.ended(ended.request);
+        }
+        if let (Cause::Finished, Some(ran)) = (ended.cause, ended.ran) {
+            self.pace.served(ran);
+        }
         let (policies, load) = self.policies_and_load(now);
         for policy in policies {
-            policy.ended(request, took, &load);
+            policy.ended(ended, &load);
         }
     }
 
@@ -174,12 +185,8 @@ impl Gate {
         self.started.remove(id, None);
     }
 
-    /// A request that had started, was put back and has been called off since.
-    pub(crate) fn ended_waiting(&mut self, request: &Request) {
-        self.order.ended(request);
-    }
-
-    /// Takes a request out of the queue because it was called off. `None` if it does not wait here.
+    /// Takes a request out of the queue because it was cancelled. `None` if it does not wait here.
+    /// Whoever takes it out says that it has [ended](Self::ended).
     pub fn cancel(&mut self, now: Time, id: RequestId) -> Option<Arc<Request>> {
         let slot = self.queue.find(id)?;
         Some(self.remove(now, slot, false).request)
@@ -261,7 +268,7 @@ impl Gate {
         Load {
             now,
             waiting: self.len(),
-            waiting_prompt_tokens: self.prompt_tokens,
+            waiting_prompt_tokens: self.queue.demand().prompt_tokens,
             running: self.running(),
             slots: self.slots,
             joinable: self.joinable,
@@ -281,6 +288,11 @@ impl Gate {
     /// nobody joins. Predictions of the wait depend on it.
     pub fn set_joinable(&mut self, joinable: bool) {
         self.joinable = joinable;
+    }
+
+    /// In blocks of how many positions the engine keeps its KV cache.
+    pub fn set_block_size(&mut self, block_size: u32) {
+        self.block_size = block_size;
     }
 
     /// How fast the engine has been, to be told of work done.
@@ -343,11 +355,17 @@ impl Gate {
         Err(self.refuse(now, request.id(), "gate", refusal))
     }
 
+    /// What a request is expected to ask of the device.
+    fn demand_of(&self, request: &Request) -> Demand {
+        let (prompt, output) = (request.prompt_tokens(), request.output_tokens_max());
+        Demand::of(prompt, output, self.block_size)
+    }
+
     fn policies_and_load(&mut self, now: Time) -> (&mut [Box<dyn Admit>], Load<'_>) {
         let load = Load {
             now,
             waiting: self.queue.len() as u32,
-            waiting_prompt_tokens: self.prompt_tokens,
+            waiting_prompt_tokens: self.queue.demand().prompt_tokens,
             running: self.running(),
             slots: self.slots,
             joinable: self.joinable,
@@ -366,9 +384,10 @@ impl Gate {
             .map_or(0, |lane| self.queue.len_after(lane))
     }
 
-    fn enter(&mut self, now: Time, entry: Entry) {
+    fn enter(&mut self, now: Time, taken: Taken) {
+        let demand = self.demand_of(&taken.request);
+        let entry = Entry::new(taken, now, demand);
         self.order.arrived(&entry.view(), now);
-        self.prompt_tokens += u64::from(entry.request.prompt_tokens());
         let rank = usize::from(entry.request.class().rank());
         if self.by_class.len() <= rank {
             self.by_class.resize(rank + 1, 0);
@@ -379,7 +398,6 @@ impl Gate {
 
     fn remove(&mut self, now: Time, slot: usize, started: bool) -> Entry {
         let request = &self.queue.get(slot).request;
-        self.prompt_tokens -= u64::from(request.prompt_tokens());
         self.by_class[usize::from(request.class().rank())] -= 1;
         let entry = self.queue.remove(slot);
         self.order.left(&entry.view(), started, now);

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use serve_core::{Request, RequestId, Time};
 use slab::Slab;
 
+use super::Taken;
 use super::line::{Line, Positions};
+use crate::demand::Demand;
 use crate::ids::IdTable;
 use crate::order::{Lanes, Order, Place, Waiting};
 
@@ -20,6 +22,8 @@ pub(super) struct Entry {
     pub(super) sequence: u64,
     pub(super) since: Time,
     pub(super) preemptions: u32,
+    /// What it asks of the device, as expected when it began to wait.
+    pub(super) demand: Demand,
     lane: u32,
     key: u64,
     /// When to ask for its place again; never is [`Time::MAX`].
@@ -46,6 +50,7 @@ pub(super) enum Due {
 #[derive(Debug)]
 pub(super) struct Queue {
     entries: Slab<Entry>,
+    demand: Demand,
     ids: IdTable,
     positions: Positions,
     links: Vec<Link>,
@@ -66,12 +71,14 @@ struct Lane {
 const NONE: u32 = u32::MAX;
 
 impl Entry {
-    pub(super) fn new(request: Arc<Request>, sequence: u64, since: Time, preemptions: u32) -> Self {
+    /// `taken`, which waits from `since` on.
+    pub(super) fn new(taken: Taken, since: Time, demand: Demand) -> Self {
         Self {
-            request,
-            sequence,
+            request: taken.request,
+            sequence: taken.sequence,
             since,
-            preemptions,
+            preemptions: taken.preemptions,
+            demand,
             lane: 0,
             key: 0,
             again: Time::MAX,
@@ -102,6 +109,7 @@ impl Queue {
     pub(super) fn new(compare: Lanes) -> Self {
         Self {
             entries: Slab::new(),
+            demand: Demand::default(),
             ids: IdTable::default(),
             positions: Positions::new(),
             links: Vec::new(),
@@ -116,6 +124,11 @@ impl Queue {
 
     pub(super) fn len(&self) -> usize {
         self.entries.len()
+    }
+
+    /// What all that wait ask of the device.
+    pub(super) fn demand(&self) -> Demand {
+        self.demand
     }
 
     pub(super) fn find(&self, id: RequestId) -> Option<usize> {
@@ -134,6 +147,7 @@ impl Queue {
 
     pub(super) fn insert(&mut self, entry: Entry, order: &mut dyn Order, now: Time) {
         let (id, expires, sequence) = (entry.request.id(), entry.expires(), entry.sequence);
+        self.demand += entry.demand;
         let slot = self.entries.insert(entry);
         self.ids.insert(id, slot);
         if let Some(expires) = expires {
@@ -148,6 +162,7 @@ impl Queue {
         self.unlink(slot);
         self.leave(slot);
         let entry = self.entries.remove(slot);
+        self.demand -= entry.demand;
         self.ids.remove(entry.request.id());
         if let Some(expires) = entry.expires() {
             self.timers.remove(&(expires, true, entry.sequence));

@@ -237,10 +237,11 @@ fn hash(id: TenantId) -> u64 {
 mod tests {
     use std::sync::Arc;
 
-    use serve_core::{RequestId, TokenId};
+    use serve_core::{RequestId, Span, TokenId, Usage};
 
     use super::*;
     use crate::Gate;
+    use crate::admit::{Cause, Ended};
 
     /// A gate with this order, and a way to serve its head to the end.
     struct Server {
@@ -272,7 +273,13 @@ mod tests {
                 output_tokens: taken.request.output_tokens_max(),
             };
             self.gate.served(&taken.request, served);
-            self.gate.ended(Time::ZERO, &taken.request, None);
+            let ended = Ended {
+                request: &taken.request,
+                cause: Cause::Finished,
+                usage: Usage::default(),
+                ran: Some(Span::ZERO),
+            };
+            self.gate.ended(Time::ZERO, &ended);
             taken.request.tenant().get()
         }
     }

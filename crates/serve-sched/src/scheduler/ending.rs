@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use serve_core::{CancelReason, EventKind, FinishReason, Request, Time, Usage};
+use serve_core::{CancelReason, EventKind, FinishReason, Request, Span, Time, Usage};
 
 use super::Scheduler;
 use super::live::Stage;
+use crate::admit::{Cause, Ended};
 use crate::journal::Decision;
 
 /// How a request ends.
@@ -20,19 +21,19 @@ impl Scheduler {
     /// been preempted.
     pub(super) fn end_waiting(&mut self, now: Time, request: &Request, end: End) {
         let slot = self.ids.get(request.id());
-        let usage = slot.map_or(
-            Usage {
-                prompt_tokens: request.prompt_tokens(),
-                ..Usage::default()
-            },
-            |slot| self.live[slot].usage(),
-        );
-        self.answer(now, request, usage, end);
+        let unused = Usage {
+            prompt_tokens: request.prompt_tokens(),
+            ..Usage::default()
+        };
+        let (usage, ran) = slot.map_or((unused, None), |slot| {
+            let live = &self.live[slot];
+            (live.usage(), Some(now.since(live.started_at)))
+        });
+        self.answer(now, request, usage, ran, end);
         if self.probe.request == Some(request.id()) {
             self.probe.request = None;
         }
         if let Some(slot) = slot {
-            self.gate.ended_waiting(request);
             if self.live[slot].announced {
                 self.releases.push(request.id());
             }
@@ -48,8 +49,7 @@ impl Scheduler {
         live.stage = Stage::Ended;
         self.unswept = true;
         let (request, usage) = (Arc::clone(&live.request), live.usage());
-        let by_itself = matches!(end, End::Finished(_));
-        let took = by_itself.then(|| now.since(live.started_at));
+        let ran = now.since(live.started_at);
         if live.announced {
             self.releases.push(live.id);
         }
@@ -60,12 +60,23 @@ impl Scheduler {
             self.deadlines.remove(&(deadline, slot));
         }
         self.class(request.class()).running -= 1;
-        self.gate.ended(now, &request, took);
-        self.answer(now, &request, usage, end);
+        self.answer(now, &request, usage, Some(ran), end);
     }
 
-    /// Sends the one terminal event of a request, and counts and records it.
-    fn answer(&mut self, now: Time, request: &Request, usage: Usage, end: End) {
+    /// Sends the one terminal event of a request, counts and records it, and tells the policies.
+    fn answer(&mut self, now: Time, request: &Request, usage: Usage, ran: Option<Span>, end: End) {
+        let cause = match end {
+            End::Finished(_) => Cause::Finished,
+            End::Cancelled(reason) => Cause::Cancelled(reason),
+            End::Failed(_) => Cause::Failed,
+        };
+        let ended = Ended {
+            request,
+            cause,
+            usage,
+            ran,
+        };
+        self.gate.ended(now, &ended);
         let output_tokens = usage.output_tokens;
         let class = request.class();
         let (decision, kind) = match end {

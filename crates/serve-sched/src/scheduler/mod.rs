@@ -157,6 +157,7 @@ impl Scheduler {
         let watermark = policies.kv.watermark_blocks;
         let mut gate = Gate::new(policies.admit, policies.order, sequences_max);
         gate.set_joinable(policies.batch.joins_running());
+        gate.set_block_size(limits.block_size);
         Ok(Self {
             limits,
             gate,

@@ -131,6 +131,7 @@ impl OpenRows {
             EventKind::Finished { reason, usage } => (Terminal::Finished(*reason), *usage),
             EventKind::Cancelled { reason, usage } => (Terminal::Cancelled(*reason), *usage),
             EventKind::Failed { usage, .. } => (Terminal::Failed, *usage),
+            EventKind::Displaced { refusal } => (Terminal::Refused(*refusal), row.usage),
         };
         self.ids.remove(event.request);
         let row = self.rows.remove(slot);

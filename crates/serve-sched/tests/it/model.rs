@@ -557,6 +557,13 @@ impl World {
                 EventKind::Cancelled { .. } | EventKind::Failed { .. } => {
                     known.terminal = Some(kind);
                 }
+                EventKind::Displaced { .. } => {
+                    assert!(
+                        !known.started,
+                        "only who has never started gives its place up"
+                    );
+                    known.terminal = Some(kind);
+                }
             }
         }
     }

@@ -206,6 +206,7 @@ impl Run {
                 EventKind::Failed { cause, usage } => {
                     format!("failed ({cause}), {} tokens", usage.output_tokens)
                 }
+                EventKind::Displaced { refusal } => format!("displaced ({refusal})"),
             };
             writeln!(self.log, "  {at} {request} {what}").unwrap();
         }
