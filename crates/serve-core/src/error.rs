@@ -90,12 +90,12 @@ pub enum Limit {
         /// Time left until the deadline.
         left: Span,
     },
-    /// Too many prompt tokens wait already.
-    TokenBacklog {
-        /// Prompt tokens waiting, this request included.
-        tokens: u64,
-        /// The most that may wait.
-        max: u64,
+    /// The predicted wait breaks the target for first tokens.
+    FirstTokenBudget {
+        /// Predicted time to the first token of the request.
+        predicted: Span,
+        /// The target.
+        target: Span,
     },
     /// Every concurrency slot is taken and nothing may wait.
     Concurrency {
@@ -159,10 +159,10 @@ impl fmt::Display for Limit {
                     "it would take about {predicted} and the deadline is in {left}"
                 )
             }
-            Self::TokenBacklog { tokens, max } => {
+            Self::FirstTokenBudget { predicted, target } => {
                 write!(
                     f,
-                    "{tokens} prompt tokens would be waiting and at most {max} may"
+                    "its first token would take about {predicted} and the target is {target}"
                 )
             }
             Self::Concurrency { in_flight, max } => {

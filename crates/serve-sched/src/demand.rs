@@ -1,26 +1,27 @@
-//! What requests ask of a device, in whole numbers that add up: kept in sums over everybody who waits.
+//! What requests ask of a device, in whole numbers that add up: kept in sums over everybody who waits, and over
+//! everybody who runs.
 
 use std::ops::{AddAssign, SubAssign};
 
-/// What one request, or several together, will occupy: slots, KV blocks and step tokens.
+/// What one request, or several together, will occupy: slots and KV blocks, for so many steps, and step tokens.
 ///
-/// A request with a prompt of `p` tokens that is expected to sample `o` holds about
-/// `b = ceil((p + o / 2) / block size)` blocks in the mean, for as long as its prompt and its outputs
-/// take. So slot time needs the sums of `p` and `o`, block time those of `b p` and `b o`, and the
-/// step's token budget that of `p`.
+/// A request that is expected to sample `o` tokens after a prompt of `p` runs in `o` steps, and in more if its
+/// prompt does not fit into one; it holds about `ceil((p + o / 2) / block size)` blocks in the mean.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Demand {
     /// Requests.
     pub requests: u64,
     /// Prompt tokens.
     pub prompt_tokens: u64,
-    /// Output tokens that are expected.
+    /// Output tokens that are expected, each the work of a step.
     pub output_tokens: u64,
     /// Blocks that the prompts take.
     pub prompt_blocks: u64,
-    /// Mean blocks held, times prompt tokens, each request by itself.
+    /// Blocks held in the mean.
+    pub blocks: u64,
+    /// Blocks held in the mean times prompt tokens, each request by itself.
     pub block_prompt_tokens: u128,
-    /// Mean blocks held, times expected output tokens, each request by itself.
+    /// Blocks held in the mean times expected output tokens, each request by itself.
     pub block_output_tokens: u128,
 }
 
@@ -29,14 +30,15 @@ impl Demand {
     pub fn of(prompt_tokens: u32, output_tokens: u32, block_size: u32) -> Self {
         let (prompt, output) = (u64::from(prompt_tokens), u64::from(output_tokens));
         let block_size = u64::from(block_size.max(1));
-        let blocks = u128::from((prompt + output / 2).div_ceil(block_size));
+        let blocks = (prompt + output / 2).div_ceil(block_size);
         Self {
             requests: 1,
             prompt_tokens: prompt,
             output_tokens: output,
             prompt_blocks: prompt.div_ceil(block_size),
-            block_prompt_tokens: blocks * u128::from(prompt),
-            block_output_tokens: blocks * u128::from(output),
+            blocks,
+            block_prompt_tokens: u128::from(blocks) * u128::from(prompt),
+            block_output_tokens: u128::from(blocks) * u128::from(output),
         }
     }
 
@@ -56,9 +58,20 @@ impl Demand {
             prompt_tokens: of(self.prompt_tokens),
             output_tokens: of(self.output_tokens),
             prompt_blocks: of(self.prompt_blocks),
+            blocks: of(self.blocks),
             block_prompt_tokens: of_large(self.block_prompt_tokens),
             block_output_tokens: of_large(self.block_output_tokens),
         }
+    }
+
+    /// Steps for which slots are held, where a step can run so many prompt tokens.
+    pub(crate) fn slot_steps(&self, step_tokens: f64) -> f64 {
+        self.output_tokens as f64 + self.prompt_tokens as f64 / step_tokens
+    }
+
+    /// Steps for which blocks are held, each times its blocks.
+    pub(crate) fn block_steps(&self, step_tokens: f64) -> f64 {
+        self.block_output_tokens as f64 + self.block_prompt_tokens as f64 / step_tokens
     }
 }
 
@@ -68,6 +81,7 @@ impl AddAssign for Demand {
         self.prompt_tokens += other.prompt_tokens;
         self.output_tokens += other.output_tokens;
         self.prompt_blocks += other.prompt_blocks;
+        self.blocks += other.blocks;
         self.block_prompt_tokens += other.block_prompt_tokens;
         self.block_output_tokens += other.block_output_tokens;
     }
@@ -80,8 +94,48 @@ impl SubAssign for Demand {
         self.prompt_tokens -= other.prompt_tokens;
         self.output_tokens -= other.output_tokens;
         self.prompt_blocks -= other.prompt_blocks;
+        self.blocks -= other.blocks;
         self.block_prompt_tokens -= other.block_prompt_tokens;
         self.block_output_tokens -= other.block_output_tokens;
+    }
+}
+
+/// What the requests that run occupy, and since which steps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Underway {
+    /// All of it, from their starts to their ends.
+    pub(crate) demand: Demand,
+    /// The sum of the numbers of their first steps.
+    starts: u128,
+    /// The same, each times its mean blocks.
+    block_starts: u128,
+}
+
+impl Underway {
+    /// A request has started before so many steps had been run.
+    pub(crate) fn add(&mut self, step: u64, demand: Demand) {
+        self.demand += demand;
+        self.starts += u128::from(step);
+        self.block_starts += u128::from(step) * u128::from(demand.blocks);
+    }
+
+    /// A request that started then runs no longer.
+    pub(crate) fn remove(&mut self, step: u64, demand: Demand) {
+        self.demand -= demand;
+        self.starts -= u128::from(step);
+        self.block_starts -= u128::from(step) * u128::from(demand.blocks);
+    }
+
+    /// Steps for which slots have been held, so many steps having been run.
+    pub(crate) fn slot_steps(&self, steps: u64) -> f64 {
+        let held = u128::from(steps) * u128::from(self.demand.requests);
+        held.saturating_sub(self.starts) as f64
+    }
+
+    /// Steps for which blocks have been held, each times its blocks.
+    pub(crate) fn block_steps(&self, steps: u64) -> f64 {
+        let held = u128::from(steps) * u128::from(self.demand.blocks);
+        held.saturating_sub(self.block_starts) as f64
     }
 }
 
@@ -100,5 +154,22 @@ mod tests {
         assert_eq!(both.part(1, 2).prompt_tokens, 15_005);
         both -= short;
         assert_eq!(both, long);
+    }
+
+    #[test]
+    fn what_runs_has_held_its_slots_since_its_steps() {
+        let mut underway = Underway::default();
+        let (short, long) = (Demand::of(16, 2, 16), Demand::of(160, 2, 16));
+        underway.add(10, short);
+        underway.add(14, long);
+        assert_eq!(
+            (underway.slot_steps(20), underway.block_steps(20)),
+            (16.0, 86.0)
+        );
+        underway.remove(10, short);
+        assert_eq!(
+            (underway.slot_steps(20), underway.block_steps(20)),
+            (6.0, 66.0)
+        );
     }
 }

@@ -9,8 +9,8 @@ use std::num::{NonZeroU32, NonZeroU64};
 use serve_core::{Class, Span, TenantId};
 
 use crate::admit::{
-    Admit, ConcurrencyLimit, Cost, DeadlinePrediction, LatencyBudget, QueueCap, Quota,
-    TokenBacklog, TokenBucket,
+    Admit, ConcurrencyLimit, Cost, DeadlinePrediction, FirstTokenBudget, LatencyBudget, QueueCap,
+    Quota, TokenBucket,
 };
 use crate::batch::{BATCHES, Batch, Static, Window};
 use crate::config::Policies;
@@ -53,8 +53,8 @@ pub struct Settings {
     pub rate_burst: Span,
     /// Refuse what cannot be in time, leaving so much before its deadline; absent is off.
     pub deadline_margin: Option<Span>,
-    /// Within which time every waiting prompt is to be run.
-    pub token_backlog: Span,
+    /// Within which time every request that is taken is to have its first token.
+    pub first_token_budget: Span,
     /// Within which time every request that is taken is to end.
     pub latency_budget: Span,
     /// When a batch forms and who may join it, by name.
@@ -106,7 +106,7 @@ impl Default for Settings {
             tenant_tokens_per_s: 0.0,
             rate_burst: Span::from_secs(10),
             deadline_margin: None,
-            token_backlog: Span::ZERO,
+            first_token_budget: Span::ZERO,
             latency_budget: Span::ZERO,
             batch: "continuous".to_owned(),
             batch_window: Span::from_millis(10),
@@ -164,8 +164,8 @@ impl Settings {
         if let Some(margin) = self.deadline_margin {
             admit.push(Box::new(DeadlinePrediction::new(margin)));
         }
-        if !self.token_backlog.is_zero() {
-            admit.push(Box::new(TokenBacklog::new(self.token_backlog)));
+        if !self.first_token_budget.is_zero() {
+            admit.push(Box::new(FirstTokenBudget::new(self.first_token_budget)));
         }
         if !self.latency_budget.is_zero() {
             admit.push(Box::new(LatencyBudget::new(self.latency_budget)));
@@ -258,7 +258,7 @@ mod tests {
             concurrency_limit: true,
             tokens_per_s: 5.0,
             deadline_margin: Some(Span::ZERO),
-            token_backlog: Span::from_secs(1),
+            first_token_budget: Span::from_secs(1),
             latency_budget: Span::from_secs(1),
             tenants: vec![TenantSettings {
                 requests_per_s: Some(1.0),
@@ -272,7 +272,7 @@ mod tests {
             "token-bucket",
             "token-bucket",
             "deadline-prediction",
-            "token-backlog",
+            "first-token-budget",
             "latency-budget",
         ];
         assert_eq!(admits(&all), names);

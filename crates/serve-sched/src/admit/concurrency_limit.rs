@@ -1,6 +1,6 @@
 //! Nobody waits: a request is taken while there is a slot for it and refused when there is none.
 //!
-//! Rule: refuse when `running + waiting >= slots`. In front of a [`Dispatcher`](crate::Dispatcher)
+//! Rule: refuse when `running + waiting >= slots`, of which those that memory keeps empty are none. In front of a [`Dispatcher`](crate::Dispatcher)
 //! whose slots are [adaptive](crate::Concurrency::Adaptive) this is load shedding by measured
 //! latency: the number of requests in flight follows what the engine can do, and the rest is told at
 //! once. Right where a client has somewhere else to go, such as another replica; otherwise a short
@@ -20,7 +20,11 @@ impl Admit for ConcurrencyLimit {
     }
 
     fn admit(&mut self, _request: &Request, load: &Load<'_>) -> Result<(), Refusal> {
-        let (in_flight, max) = (load.running.saturating_add(load.waiting), load.slots);
+        // Slots that memory keeps empty are none.
+        let max = load
+            .slots
+            .min(load.running.saturating_add(load.slots_free()));
+        let in_flight = load.running.saturating_add(load.waiting);
         if in_flight < max {
             return Ok(());
         }

@@ -1,33 +1,72 @@
-//! A request that will be too late is not taken.
+//! A request that cannot be in time is not taken, not begun, and, if so chosen, not gone on with.
 //!
-//! Rule: refuse when `predicted queue + predicted service + margin` reaches beyond the request's
-//! deadline, or when the deadline has passed. The queue is predicted by [`Load::time_to_start`], the
-//! service by [`Load::time_to_serve`]; the margin is for what these do not know. A request without a
-//! deadline is always taken, and so is every request before anything was measured.
+//! Rule on arrival: refuse when `predicted wait + predicted service + margin` reaches beyond the request's
+//! deadline, or when the deadline has passed. The wait is that of [`Load::time_to_start`], the service that of
+//! [`Load::time_to_serve`]; the margin is for what these do not know. A request without a deadline is always
+//! taken, and so is every request before anything was measured.
 //!
-//! The prediction knows who is ahead of a request when it arrives: in tiers, its own class and those
-//! above it; under every other order, all that wait. A request that will overtake some of those, as
-//! under earliest deadline first, is predicted to start too late and may be refused needlessly. Who
-//! comes later and overtakes *it* is not foreseen: a lower tier is promised too much while a higher
-//! one keeps coming.
+//! Rule when it would join a batch, and with [`ending_running`](DeadlinePrediction::ending_running) as it goes
+//! on: cancel it when the chance that it ends in time, by how long requests of its kind go on that have come as
+//! far ([`Load::chance_to_end`]), is less than one in twenty.
 //!
-//! What it buys under overload: no time is spent on answers that nobody waits for any more, so that
-//! those who are taken can still succeed.
+//! What would be late even on an idle engine is refused without a time to come back. If that is for want of
+//! knowing better (requests like it have been long), one of 16 is tried all the same, then, while they fail, one
+//! of 32 up to one of 256: what is never tried is never learnt again.
+//!
+//! What it buys under overload: no time is spent on answers that nobody waits for any more, so that those that
+//! are taken can still succeed.
 
 use serve_core::{Limit, Refusal, Request, Span};
 
-use super::{Admit, Load};
+use super::{Admit, Cause, Ended, Load, Watch};
 
-/// A request that will be too late is not taken.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// A request that cannot be in time is not taken.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeadlinePrediction {
     margin: Span,
+    ends_running: bool,
+    /// By the power of two of the output limit.
+    tries: Vec<Tries>,
 }
+
+/// Refusals of what would be late even alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Tries {
+    refused: u32,
+    /// After how many one is tried.
+    after: u32,
+}
+
+/// After how many refusals one is tried, at first and at last.
+const AFTER_MIN: u32 = 16;
+const AFTER_MAX: u32 = 256;
+
+/// A request is given up when its chance to be in time is less.
+const CHANCE_MIN: f64 = 0.05;
 
 impl DeadlinePrediction {
     /// Predictions are to leave `margin` before the deadline.
     pub const fn new(margin: Span) -> Self {
-        Self { margin }
+        Self {
+            margin,
+            ends_running: false,
+            tries: Vec::new(),
+        }
+    }
+
+    /// Cancels running requests as well, once they are not going to be in time.
+    #[must_use]
+    pub fn ending_running(mut self, ends_running: bool) -> Self {
+        self.ends_running = ends_running;
+        self
+    }
+
+    fn tries(&mut self, request: &Request) -> &mut Tries {
+        let kind = request.output_tokens_max().ilog2() as usize;
+        if self.tries.len() <= kind {
+            self.tries.resize(kind + 1, Tries::default());
+        }
+        &mut self.tries[kind]
     }
 }
 
@@ -48,13 +87,16 @@ impl Admit for DeadlinePrediction {
                 limit: Limit::Deadline { predicted, left },
             });
         }
-        let (Some(wait), Some(service)) = (load.time_to_start(), load.time_to_serve(request))
-        else {
+        let (Some(wait), Some(service)) = (load.time_to_start(), load.time_to_serve()) else {
             return Ok(());
         };
-        let alone = service + self.margin;
-        let predicted = wait + alone;
+        let predicted = wait + service + self.margin;
         if predicted <= left {
+            return Ok(());
+        }
+        let alone = load.usual_time_to_serve().unwrap_or(service) + self.margin;
+        let is_doomed = alone > left;
+        if is_doomed && self.tries(request).is_due() {
             return Ok(());
         }
         // A request with as much time left may be taken once the queue has become that much
@@ -62,8 +104,51 @@ impl Admit for DeadlinePrediction {
         let too_long = predicted.saturating_sub(left);
         Err(Refusal::Later {
             limit: Limit::Deadline { predicted, left },
-            retry_after: (alone <= left).then_some(too_long),
+            retry_after: (!is_doomed).then_some(too_long),
         })
+    }
+
+    fn watches(&self) -> Watch {
+        match self.ends_running {
+            true => Watch::Running,
+            false => Watch::Joining,
+        }
+    }
+
+    fn gives_up(&mut self, request: &Request, done: u32, load: &Load<'_>) -> bool {
+        let Some(deadline) = request.deadline() else {
+            return false;
+        };
+        let left = deadline.since(load.now).saturating_sub(self.margin);
+        load.chance_to_end(request, done, left) < CHANCE_MIN
+    }
+
+    fn ended(&mut self, ended: &Ended<'_>, _load: &Load<'_>) {
+        if ended.cause == Cause::Finished && ended.request.deadline().is_some() {
+            *self.tries(ended.request) = Tries::default();
+        }
+    }
+}
+
+impl Tries {
+    /// One more would be refused; true if it is to be tried instead.
+    fn is_due(&mut self) -> bool {
+        self.refused += 1;
+        if self.refused < self.after {
+            return false;
+        }
+        self.refused = 0;
+        self.after = (self.after * 2).min(AFTER_MAX);
+        true
+    }
+}
+
+impl Default for Tries {
+    fn default() -> Self {
+        Self {
+            refused: 0,
+            after: AFTER_MIN,
+        }
     }
 }
 
@@ -72,26 +157,27 @@ mod tests {
     use serve_core::{RequestId, Time, TokenId};
 
     use super::*;
-    use crate::Pace;
+    use crate::admit::load::tests::{rounds_of, waiting};
 
     /// One slot that takes 1.4 s for a request, has been at one for 0.3 s, and has two more waiting:
     /// 3.9 s of queue.
     fn admit(margin_ms: u64, left_ms: u64) -> Result<(), Refusal> {
-        let mut pace = Pace::default();
-        pace.served(Span::from_millis(1_400));
+        let pace = rounds_of(Span::from_millis(1_400));
         let now = Time::from_secs(100);
         let started = [(now - Span::from_millis(300), RequestId::new(0))];
         let load = Load {
             now,
-            waiting: 2,
             running: 1,
             started: &started,
-            ..Load::idle(1, &pace)
+            ..waiting(2, Load::idle(1, &pace))
         };
-        let deadline = now + Span::from_millis(left_ms);
-        let request = Request::new(RequestId::new(1), now, [TokenId::new(1)], 1).unwrap();
-        let request = request.with_deadline(Some(deadline));
+        let request = due(now + Span::from_millis(left_ms));
         DeadlinePrediction::new(Span::from_millis(margin_ms)).admit(&request, &load)
+    }
+
+    fn due(deadline: Time) -> Request {
+        let request = Request::new(RequestId::new(1), Time::ZERO, [TokenId::new(1)], 1).unwrap();
+        request.with_deadline(Some(deadline))
     }
 
     #[test]
@@ -119,5 +205,34 @@ mod tests {
     #[test]
     fn a_passed_deadline_is_never_met() {
         assert!(matches!(admit(0, 0), Err(Refusal::Never { .. })));
+    }
+
+    #[test]
+    fn what_is_never_tried_is_tried_again_and_ever_less_often() {
+        let pace = rounds_of(Span::from_secs(10));
+        let load = Load::idle(1, &pace);
+        let mut policy = DeadlinePrediction::default();
+        let request = due(Time::from_secs(2));
+        let tried = |policy: &mut DeadlinePrediction, times: u32| {
+            (0..times)
+                .filter(|_| policy.admit(&request, &load).is_ok())
+                .count()
+        };
+        assert_eq!(tried(&mut policy, 15), 0);
+        assert_eq!(tried(&mut policy, 1), 1);
+        assert_eq!(tried(&mut policy, 31), 0);
+        assert_eq!(tried(&mut policy, 1 + 64 + 128 + 256 + 256), 5);
+        let ended = Ended {
+            request: &request,
+            cause: Cause::Finished,
+            usage: serve_core::Usage::default(),
+            ran: Some(Span::from_secs(1)),
+        };
+        policy.ended(&ended, &load);
+        assert_eq!(
+            tried(&mut policy, 16),
+            1,
+            "one was in time, so others may be"
+        );
     }
 }

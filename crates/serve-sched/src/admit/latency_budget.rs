@@ -3,21 +3,15 @@
 //! Rule: refuse when the predicted time to the end of the request exceeds the target,
 //!
 //! ```text
-//! predicted = what the batch in flight has left + batches queued ahead x batch time + batch time
+//! predicted = time to start  +  time that its own tokens take, each as 99 of 100 keep to
 //! ```
 //!
-//! with the batch time measured as requests end, and so kept current. See
-//! [`Load::time_to_start`] for the first two terms. Before any request has ended nothing is known,
-//! and everybody is admitted. While only partly filled batches have ended, as on a server that wakes
-//! up to a full load, the target is exceeded by as much as a full one takes longer: about a tenth
-//! where sixteen sequences cost 1.11 times one.
+//! both from what was measured: see [`Load::time_to_start`] and [`Load::time_to_serve`]. Before anything has
+//! run nothing is known, and everybody is admitted.
 //!
-//! The textbook depth `(target - batch time) x batch size / batch time` leaves the batch in flight
-//! out and takes a queue to drain evenly, where it drains a batch at a time. On a measured server
-//! (2.5 s target, 1.09 s batches of 8, so a depth of 10) it promised 2.5 s and gave a p99 of 2.98 s,
-//! 19% over: who is tenth in the queue just after a batch has started waits for that batch, one more,
-//! and its own, 3 x 1.09 s. Here such a request is refused, and the same request later in the batch,
-//! when it can be answered in time, is not.
+//! Where output limits tell how long answers are, that is kept whatever the limit of the device is: slots, KV
+//! blocks, step tokens, or a mixture. Where they do not, the *wait* is what is kept, and an answer that is
+//! longer than its like ends so much later.
 
 use serve_core::{Limit, Refusal, Request, Span};
 
@@ -50,11 +44,11 @@ impl Admit for LatencyBudget {
     }
 
     fn admit(&mut self, _request: &Request, load: &Load<'_>) -> Result<(), Refusal> {
-        let (Some(wait), Some(service)) = (load.time_to_start(), load.pace.service_time()) else {
+        let (Some(wait), Some(service)) = (load.time_to_start(), load.time_to_serve()) else {
             return Ok(());
         };
         let (predicted, target) = (wait + service, self.target);
-        // Whoever would start at once is not helped by being refused.
+        // A request that would start at once is not helped by being refused.
         if target.is_zero() || predicted <= target || wait.is_zero() {
             return Ok(());
         }
@@ -73,20 +67,19 @@ mod tests {
 
     use super::*;
     use crate::Pace;
+    use crate::admit::load::tests::{rounds_of, waiting};
 
     /// The measured server: batches of 8 that take 1.09 s, a target of 2.5 s. The batch in flight
     /// started `age_ms` ago.
-    fn admit(waiting: u32, age_ms: u64) -> Result<(), Refusal> {
-        let mut pace = Pace::default();
-        pace.served(Span::from_millis(1_090));
+    fn admit(ahead: u32, age_ms: u64) -> Result<(), Refusal> {
+        let pace = rounds_of(Span::from_millis(1_090));
         let started = [(Time::from_secs(9), RequestId::new(0)); 8];
         let load = Load {
             now: Time::from_secs(9) + Span::from_millis(age_ms),
-            waiting,
             running: 8,
             started: &started,
             joinable: false,
-            ..Load::idle(8, &pace)
+            ..waiting(ahead, Load::idle(8, &pace))
         };
         let request = Request::new(RequestId::new(1), Time::ZERO, [TokenId::new(1)], 1).unwrap();
         LatencyBudget::new(Span::from_millis(2_500)).admit(&request, &load)
@@ -112,9 +105,8 @@ mod tests {
         let pace = Pace::default();
         let request = Request::new(RequestId::new(1), Time::ZERO, [TokenId::new(1)], 1).unwrap();
         let load = Load {
-            waiting: 1_000,
             running: 8,
-            ..Load::idle(8, &pace)
+            ..waiting(1_000, Load::idle(8, &pace))
         };
         let mut policy = LatencyBudget::new(Span::from_millis(1));
         assert_eq!(policy.admit(&request, &load), Ok(()));
@@ -122,8 +114,7 @@ mod tests {
 
     #[test]
     fn a_free_slot_is_given_away_even_if_the_target_cannot_be_met() {
-        let mut pace = Pace::default();
-        pace.served(Span::from_secs(5));
+        let pace = rounds_of(Span::from_secs(5));
         let request = Request::new(RequestId::new(1), Time::ZERO, [TokenId::new(1)], 1).unwrap();
         let mut policy = LatencyBudget::new(Span::from_secs(1));
         assert_eq!(policy.admit(&request, &Load::idle(1, &pace)), Ok(()));

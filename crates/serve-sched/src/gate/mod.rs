@@ -14,11 +14,12 @@ use std::sync::Arc;
 
 use serve_core::{CancelReason, Class, Limit, Refusal, Request, RequestId, Span, Time};
 
-use crate::admit::{Admit, Cause, Ended, Load};
+use crate::admit::{Admit, Cause, Ended, Load, Room, Watch};
 use crate::demand::Demand;
 use crate::journal::{Decision, Journal, Sink};
+use crate::lengths::{Lengths, SeenLengths, Unseen};
 use crate::order::{Lanes, Order, Served, Waiting};
-use crate::pace::Pace;
+use crate::pace::{Capacity, Pace, StepDone};
 use queue::{Due, Entry, Queue};
 use started::Started;
 
@@ -54,6 +55,10 @@ pub struct Gate {
     queue: Queue,
     by_class: Vec<u32>,
     block_size: u32,
+    room: Room,
+    lengths: Box<dyn Lengths>,
+    /// Which admitted requests some policy may still give up.
+    watch: Watch,
     started: Started,
     slots: u32,
     joinable: bool,
@@ -61,6 +66,36 @@ pub struct Gate {
     draining: bool,
     pace: Pace,
     journal: Journal,
+}
+
+/// What is asked about a request that comes.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    ahead: Demand,
+    own: Demand,
+    class: Class,
+}
+
+/// What policies are shown, of a gate whose policies may be borrowed beside it.
+macro_rules! load {
+    ($gate:expr, $now:expr, $asked:expr) => {
+        Load {
+            now: $now,
+            waiting: $gate.queue.len() as u32,
+            running: $gate.started.len() as u32,
+            slots: $gate.slots,
+            joinable: $gate.joinable,
+            pace: &$gate.pace,
+            ahead: $asked.ahead,
+            own: $asked.own,
+            class: $asked.class,
+            lengths: &*$gate.lengths,
+            room: $gate.room,
+            started: $gate.started.as_slice(),
+            underway: *$gate.started.underway(),
+            waiting_by_class: &$gate.by_class,
+        }
+    };
 }
 
 /// A request that has left the queue to be served.
@@ -80,12 +115,16 @@ impl Gate {
     /// An empty gate in front of an engine that serves up to `slots` requests side by side.
     pub fn new(admit: Vec<Box<dyn Admit>>, order: Box<dyn Order>, slots: u32) -> Self {
         let queue = Queue::new(order.lanes());
+        let watch = admit.iter().map(|policy| policy.watches()).max();
         Self {
             admit,
             order,
             queue,
             by_class: Vec::new(),
             block_size: 1,
+            room: Room::default(),
+            lengths: Box::new(SeenLengths::new()),
+            watch: watch.unwrap_or_default(),
             started: Started::default(),
             slots,
             joinable: true,
@@ -104,18 +143,17 @@ impl Gate {
     /// or an admission policy refuses. Nothing of the request is kept.
     pub fn submit(&mut self, now: Time, request: Arc<Request>) -> Result<(), Refusal> {
         self.check(now, &request)?;
-        let behind = self.behind(now, &request);
+        let asked = self.asked(now, &request);
         for index in 0..self.admit.len() {
-            let (policies, load) = self.policies_and_load(now);
-            let load = Load { behind, ..load };
+            let (policies, load) = self.policies_and_load(now, &asked);
             let policy = &mut policies[index];
             if let Err(refusal) = policy.admit(&request, &load) {
                 let by = policy.name();
                 return Err(self.refuse(now, request.id(), by, refusal));
             }
         }
-        let (policies, load) = self.policies_and_load(now);
-        let load = Load { behind, ..load };
+        let (policies, load) = self.policies_and_load(now, &asked);
+        let predicted = load.plain_wait();
         for policy in policies {
             policy.admitted(&request, &load);
         }
@@ -128,7 +166,7 @@ impl Gate {
             since: now,
             preemptions: 0,
         };
-        self.enter(now, arrived);
+        self.enter(now, arrived, predicted.unwrap_or_default());
         let waiting = self.len();
         self.journal.write(now, id, || Decision::Admitted {
             class,
@@ -148,7 +186,9 @@ impl Gate {
     pub fn take(&mut self, now: Time) -> Option<Taken> {
         let slot = self.queue.head(&*self.order, now)?;
         let entry = self.remove(now, slot, true);
-        self.started.push(now, entry.request.id());
+        self.waited(now, &entry);
+        let (id, steps) = (entry.request.id(), self.pace.steps());
+        self.started.push(now, id, steps, entry.demand);
         Some(Taken {
             request: entry.request,
             sequence: entry.sequence,
@@ -161,7 +201,7 @@ impl Gate {
     /// it and rank the same. It has been admitted, so no admission policy is asked.
     pub fn put_back(&mut self, now: Time, taken: Taken) {
         self.started.remove(taken.request.id(), None);
-        self.enter(now, taken);
+        self.enter(now, taken, Span::ZERO);
     }
 
     /// An admitted request has ended, however it did. To be said once of each, whether it ran, was
@@ -171,13 +211,71 @@ impl Gate {
             self.started.remove(ended.request.id(), Some(now - ran));
             self.order.ended(ended.request);
         }
-        if let (Cause::Finished, Some(ran)) = (ended.cause, ended.ran) {
-            self.pace.served(ran);
+        let request = ended.request;
+        let by_itself = ended.cause == Cause::Finished;
+        if ended.ran.is_some() {
+            let tokens = ended.usage.output_tokens;
+            self.lengths.ended(request, tokens, by_itself);
         }
-        let (policies, load) = self.policies_and_load(now);
+        if let Some(ran) = ended.ran.filter(|_| by_itself) {
+            let (prompt, output) = (request.prompt_tokens(), ended.usage.output_tokens);
+            let capacity = Capacity {
+                slots: self.slots,
+                blocks: self.room.blocks,
+                step_tokens: self.room.step_tokens,
+            };
+            self.pace
+                .served(ran, prompt.into(), output.into(), &capacity);
+        }
+        let asked = self.asked(now, request);
+        let (policies, load) = self.policies_and_load(now, &asked);
         for policy in policies {
             policy.ended(ended, &load);
         }
+    }
+
+    /// A step has run, of an engine that runs in steps.
+    pub(crate) fn stepped(&mut self, done: &StepDone) {
+        self.pace.stepped(done);
+    }
+
+    /// What the engine has beside slots.
+    pub(crate) fn set_room(&mut self, room: Room) {
+        self.room = room;
+    }
+
+    /// Which admitted requests are to be [asked about](Self::gives_up).
+    pub(crate) fn watch(&self) -> Watch {
+        self.watch
+    }
+
+    /// Whether an admission policy gives an admitted request up, of which `done` tokens have been generated and
+    /// so many prompt tokens are left to run.
+    pub(crate) fn gives_up(
+        &mut self,
+        now: Time,
+        request: &Request,
+        prompt_left: u32,
+        done: u32,
+    ) -> bool {
+        let asked = Asked {
+            ahead: Demand::default(),
+            own: Demand::of(prompt_left, 1, self.block_size),
+            class: request.class(),
+        };
+        let (policies, load) = self.policies_and_load(now, &asked);
+        policies
+            .iter_mut()
+            .any(|policy| policy.gives_up(request, done, &load))
+    }
+
+    /// The request that is next, if an admission policy gives it up.
+    pub(crate) fn head_given_up(&mut self, now: Time, prompt_left: u32, done: u32) -> bool {
+        let Some(slot) = self.queue.head(&*self.order, now) else {
+            return false;
+        };
+        let request = Arc::clone(&self.queue.get(slot).request);
+        request.deadline().is_some() && self.gives_up(now, &request, prompt_left, done)
     }
 
     /// A running request has been stopped, to be put back when the caller is ready.
@@ -199,7 +297,10 @@ impl Gate {
         loop {
             match self.queue.due(now)? {
                 Due::Expired(slot) => {
-                    let request = self.remove(now, slot, false).request;
+                    let entry = self.remove(now, slot, false);
+                    // It would have waited at least so long.
+                    self.waited(now, &entry);
+                    let request = entry.request;
                     let late = request.deadline().is_some_and(|deadline| deadline <= now);
                     let reason = match late {
                         true => CancelReason::Deadline,
@@ -265,18 +366,12 @@ impl Gate {
 
     /// What admission policies are shown, as if by a request that goes after all that wait.
     pub fn load(&self, now: Time) -> Load<'_> {
-        Load {
-            now,
-            waiting: self.len(),
-            waiting_prompt_tokens: self.queue.demand().prompt_tokens,
-            running: self.running(),
-            slots: self.slots,
-            joinable: self.joinable,
-            pace: &self.pace,
-            started: self.started.as_slice(),
-            waiting_by_class: &self.by_class,
-            behind: 0,
-        }
+        let nobody = Asked {
+            ahead: self.queue.demand(),
+            own: Demand::default(),
+            class: Class::HIGHEST,
+        };
+        load!(self, now, nobody)
     }
 
     /// How many requests the engine serves side by side; a limit that adapts changes it.
@@ -295,9 +390,20 @@ impl Gate {
         self.block_size = block_size;
     }
 
+    /// Has the lengths of answers predicted by `lengths`.
+    pub fn set_lengths(&mut self, lengths: Box<dyn Lengths>) {
+        self.lengths = lengths;
+    }
+
     /// How fast the engine has been, to be told of work done.
     pub fn pace_mut(&mut self) -> &mut Pace {
         &mut self.pace
+    }
+
+    /// Forgets what was measured: it was no sample of what is to come.
+    pub(crate) fn forget_pace(&mut self) {
+        self.pace = Pace::default();
+        self.lengths.forget();
     }
 
     /// Sends the gate's decisions to `sink`, or nowhere.
@@ -355,25 +461,38 @@ impl Gate {
         Err(self.refuse(now, request.id(), "gate", refusal))
     }
 
-    /// What a request is expected to ask of the device.
-    fn demand_of(&self, request: &Request) -> Demand {
-        let (prompt, output) = (request.prompt_tokens(), request.output_tokens_max());
-        Demand::of(prompt, output, self.block_size)
+    /// What is asked about a request.
+    fn asked(&mut self, now: Time, request: &Request) -> Asked {
+        Asked {
+            ahead: self.ahead(now, request),
+            own: self.demand_of(request, Unseen::Short),
+            class: request.class(),
+        }
     }
 
-    fn policies_and_load(&mut self, now: Time) -> (&mut [Box<dyn Admit>], Load<'_>) {
-        let load = Load {
-            now,
-            waiting: self.queue.len() as u32,
-            waiting_prompt_tokens: self.queue.demand().prompt_tokens,
-            running: self.running(),
-            slots: self.slots,
-            joinable: self.joinable,
-            pace: &self.pace,
-            started: self.started.as_slice(),
-            waiting_by_class: &self.by_class,
-            behind: 0,
-        };
+    /// What those that wait and go before a request that comes now will occupy.
+    fn ahead(&mut self, now: Time, request: &Request) -> Demand {
+        let (waiting, behind) = (self.len(), self.behind(now, request));
+        let ahead = u64::from(waiting - behind);
+        self.queue.demand().part(ahead, u64::from(waiting))
+    }
+
+    /// What a request is expected to occupy.
+    fn demand_of(&self, request: &Request, unseen: Unseen) -> Demand {
+        let output = self.lengths.expected(request, 0, unseen);
+        Demand::of(request.prompt_tokens(), output, self.block_size)
+    }
+
+    /// A request has started, or expired, after it was predicted to wait for some time.
+    fn waited(&mut self, now: Time, entry: &Entry) {
+        if !entry.predicted.is_zero() {
+            let (class, waited) = (entry.request.class(), now.since(entry.since));
+            self.pace.waited(class, entry.predicted, waited);
+        }
+    }
+
+    fn policies_and_load(&mut self, now: Time, asked: &Asked) -> (&mut [Box<dyn Admit>], Load<'_>) {
+        let load = load!(self, now, asked);
         (&mut self.admit, load)
     }
 
@@ -384,9 +503,9 @@ impl Gate {
             .map_or(0, |lane| self.queue.len_after(lane))
     }
 
-    fn enter(&mut self, now: Time, taken: Taken) {
-        let demand = self.demand_of(&taken.request);
-        let entry = Entry::new(taken, now, demand);
+    fn enter(&mut self, now: Time, taken: Taken, predicted: Span) {
+        let demand = self.demand_of(&taken.request, Unseen::Long);
+        let entry = Entry::new(taken, now, demand, predicted);
         self.order.arrived(&entry.view(), now);
         let rank = usize::from(entry.request.class().rank());
         if self.by_class.len() <= rank {

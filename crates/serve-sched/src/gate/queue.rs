@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use serve_core::{Request, RequestId, Time};
+use serve_core::{Request, RequestId, Span, Time};
 use slab::Slab;
 
 use super::Taken;
@@ -24,6 +24,8 @@ pub(super) struct Entry {
     pub(super) preemptions: u32,
     /// What it asks of the device, as expected when it began to wait.
     pub(super) demand: Demand,
+    /// How long it was predicted to wait; zero if nothing was.
+    pub(super) predicted: Span,
     lane: u32,
     key: u64,
     /// When to ask for its place again; never is [`Time::MAX`].
@@ -72,13 +74,14 @@ const NONE: u32 = u32::MAX;
 
 impl Entry {
     /// `taken`, which waits from `since` on.
-    pub(super) fn new(taken: Taken, since: Time, demand: Demand) -> Self {
+    pub(super) fn new(taken: Taken, since: Time, demand: Demand, predicted: Span) -> Self {
         Self {
             request: taken.request,
             sequence: taken.sequence,
             since,
             preemptions: taken.preemptions,
             demand,
+            predicted,
             lane: 0,
             key: 0,
             again: Time::MAX,

@@ -3,13 +3,17 @@
 use std::sync::Arc;
 
 use serve_core::{
-    BackendError, EventKind, FinishReason, StepId, StepOutcome, Time, TokenId, TokenLogprob,
+    BackendError, CancelReason, EventKind, FinishReason, StepId, StepOutcome, Time, TokenId,
+    TokenLogprob,
 };
 
 use super::live::Stage;
 use super::{End, FlightSegment, Scheduler, TokenEvents};
+use crate::admit::Watch;
 use crate::journal::Decision;
+use crate::lengths;
 use crate::order::Served;
+use crate::pace::StepDone;
 
 /// What the backend has to say of a token, to those who ask.
 type Told<'a> = Option<&'a [TokenLogprob]>;
@@ -37,7 +41,9 @@ impl Scheduler {
         self.flight.releases.clear();
         let segments = std::mem::take(&mut self.flight.segments);
         let finished_before = self.counters.finished;
+        let running = self.running.len() as u32;
         let (mut prefill_tokens, mut output_tokens) = (0, 0);
+        let mut prompt_tokens = 0;
         // Mostly nobody asks, and then no token is looked up.
         let told = Some(&outcome.logprobs).filter(|told| !told.is_empty());
         let mut sampled = outcome.sampled.iter().enumerate().peekable();
@@ -55,15 +61,22 @@ impl Scheduler {
                 _ => None,
             };
             let token = token.map(|(_, sampled)| sampled.token);
-            self.complete_segment(now, *segment, token, logprobs);
+            prompt_tokens += u64::from(self.complete_segment(now, *segment, token, logprobs));
         }
         self.counters.prefill_tokens += u64::from(prefill_tokens);
         self.counters.output_tokens += u64::from(output_tokens);
         if !segments.is_empty() {
             let finished = (self.counters.finished - finished_before) as u32;
-            let pace = self.gate.pace_mut();
-            pace.stepped(prefill_tokens, output_tokens, outcome.elapsed);
-            pace.finished(finished, outcome.elapsed);
+            self.gate.stepped(&StepDone {
+                running,
+                prefill_tokens,
+                prompt_tokens: prompt_tokens + std::mem::take(&mut self.found_tokens),
+                output_tokens,
+                finished,
+                elapsed: outcome.elapsed,
+                step_tokens: self.step_tokens_max,
+                lacking: self.lacking,
+            });
         }
         self.keep_flight_buffer(segments);
         self.sweep();
@@ -126,19 +139,20 @@ impl Scheduler {
         self.releases.append(&mut self.flight.releases);
     }
 
+    /// Returns how many positions of the prompt were run for the first time.
     fn complete_segment(
         &mut self,
         now: Time,
         segment: FlightSegment,
         token: Option<TokenId>,
         logprobs: Told<'_>,
-    ) {
+    ) -> u32 {
         let slot = segment.slot;
         let live = &mut self.live[slot];
         live.in_flight = false;
         if live.stage == Stage::Ended {
             self.release_blocks(slot);
-            return;
+            return 0;
         }
         let served = Served {
             prompt_tokens: live.advance(segment.end),
@@ -152,8 +166,9 @@ impl Scheduler {
                 let cause = Arc::from("the backend sampled no token for this request");
                 self.end(now, slot, End::Failed(cause));
             }
-            None => {}
+            None => self.end_doomed(now, slot),
         }
+        served.prompt_tokens
     }
 
     fn take_token(&mut self, now: Time, slot: usize, token: TokenId, logprobs: Told<'_>) {
@@ -176,6 +191,24 @@ impl Scheduler {
         }
         if is_last {
             self.end(now, slot, End::Finished(FinishReason::Length));
+        } else if lengths::is_milestone(index + 1) {
+            self.end_doomed(now, slot);
+        }
+    }
+
+    /// Ends a running request if an admission policy that watches those that run gives it up.
+    fn end_doomed(&mut self, now: Time, slot: usize) {
+        if self.gate.watch() < Watch::Running {
+            return;
+        }
+        let live = &self.live[slot];
+        let (request, left, done) = (
+            Arc::clone(&live.request),
+            live.pending(),
+            live.output_tokens(),
+        );
+        if request.deadline().is_some() && self.gate.gives_up(now, &request, left, done) {
+            self.end(now, slot, End::Cancelled(CancelReason::DeadlineUnreachable));
         }
     }
 

@@ -25,13 +25,14 @@ use serve_core::{
 };
 use slab::Slab;
 
+use crate::admit::Room;
 use crate::batch::Batch;
 use crate::config::{ConfigError, Policies};
 use crate::gate::Gate;
 use crate::ids::IdTable;
 use crate::journal::{Decision, Deferral, Sink};
 use crate::kv::{BlockPool, KvSettings};
-use crate::pace::Pace;
+use crate::pace::{Lacking, Pace};
 use crate::victim::{Preemption, Victim};
 use ending::End;
 use live::{Live, Prefixes, Stage};
@@ -95,6 +96,10 @@ pub struct Scheduler {
     probe: Probe,
     deferred: Option<(RequestId, Deferral)>,
     hold_until: Option<Time>,
+    /// What the next in line was lacking in the last plan.
+    lacking: Option<Lacking>,
+    /// Prompt positions found in the prefix cache since the last step was booked.
+    found_tokens: u64,
     spare: Vec<(Vec<BlockId>, Prefixes)>,
     events: VecDeque<Event>,
     token_events: TokenEvents,
@@ -158,7 +163,7 @@ impl Scheduler {
         let mut gate = Gate::new(policies.admit, policies.order, sequences_max);
         gate.set_joinable(policies.batch.joins_running());
         gate.set_block_size(limits.block_size);
-        Ok(Self {
+        let mut scheduler = Self {
             limits,
             gate,
             batch: policies.batch,
@@ -181,12 +186,16 @@ impl Scheduler {
             probe: Probe::default(),
             deferred: None,
             hold_until: None,
+            lacking: None,
+            found_tokens: 0,
             spare: Vec::new(),
             events: VecDeque::new(),
             token_events: TokenEvents::All,
             counters: Counters::default(),
             by_class: Vec::new(),
-        })
+        };
+        scheduler.show_room();
+        Ok(scheduler)
     }
 
     /// Takes a request into the queue. O(log n) in the requests that wait.
@@ -200,6 +209,7 @@ impl Scheduler {
         let request = request.into();
         let class = request.class();
         self.count(class, |counters| counters.arrived += 1);
+        self.show_room();
         let taken = self.check_limits(now, &request);
         let taken = taken.and_then(|()| self.gate.submit(now, request));
         match taken {
@@ -313,12 +323,22 @@ impl Scheduler {
 
     /// Forgets how fast the engine has been: what has run so far was no sample of what is to come.
     pub fn forget_pace(&mut self) {
-        *self.gate.pace_mut() = Pace::default();
+        self.gate.forget_pace();
     }
 
     /// The gate: what waits, and what admission policies are shown.
     pub fn gate(&self) -> &Gate {
         &self.gate
+    }
+
+    /// Tells the gate what there is for those who wait.
+    fn show_room(&mut self) {
+        self.gate.set_room(Room {
+            blocks: self.limits.usable_blocks() - self.watermark.min(self.limits.usable_blocks()),
+            available: self.pool.available().saturating_sub(self.watermark),
+            step_tokens: self.step_tokens_max,
+            lacking: self.lacking,
+        });
     }
 
     fn advance(&mut self, now: Time) -> Time {

@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
-use serve_core::{EventKind, StepId, StepPlan, Time};
+use serve_core::{CancelReason, EventKind, StepId, StepPlan, Time};
 
 use super::fit::Fit;
 use super::live::Stage;
 use super::{FlightSegment, Scheduler};
+use crate::admit::Watch;
 use crate::batch::{BatchView, Join};
 use crate::journal::{Decision, Deferral};
+use crate::pace::Lacking;
 
 /// What joining is limited to in this step.
 #[derive(Clone, Copy, Debug)]
@@ -34,8 +36,14 @@ impl Scheduler {
         self.sweep();
         let room_for_more = self.grow_running(now);
         self.hold_until = None;
+        self.lacking = None;
         if room_for_more {
             self.join_waiting(now);
+        } else if !self.gate.is_empty() {
+            self.lacking = self.lacking_for(&Deferral::Blocks {
+                needed: 1,
+                available: 0,
+            });
         }
         self.sweep();
         self.push_segments(now, plan);
@@ -94,6 +102,7 @@ impl Scheduler {
         };
         while !self.gate.is_empty() {
             match self.fit_head(now, room) {
+                Ok(_) if self.drop_head(now) => {}
                 Ok(fit) => {
                     let pending = self.join_head(now, fit);
                     room.joins -= 1;
@@ -108,6 +117,23 @@ impl Scheduler {
                 }
             }
         }
+    }
+
+    /// Cancels the head of the queue, which could join, if it cannot be in time any more.
+    fn drop_head(&mut self, now: Time) -> bool {
+        if self.gate.watch() == Watch::Nobody {
+            return false;
+        }
+        let Some(head) = self.gate.head(now) else {
+            return false;
+        };
+        let (id, prompt) = (head.request.id(), head.request.prompt_tokens());
+        let started = self.ids.get(id).map(|slot| &self.live[slot]);
+        let (left, done) = started.map_or((prompt, 0), |live| (live.known, live.output_tokens()));
+        if !self.gate.head_given_up(now, left, done) {
+            return false;
+        }
+        self.cancel(now, id, CancelReason::DeadlineUnreachable)
     }
 
     /// Why the head of the queue cannot join; `None` if it can.
@@ -196,6 +222,7 @@ impl Scheduler {
         let first = live.preemptions == 0;
         if first {
             live.cached = live.computed;
+            self.found_tokens += u64::from(live.computed);
         }
         live.prompt_served = live
             .prompt_served
@@ -258,8 +285,21 @@ impl Scheduler {
         }
     }
 
+    /// What is lacking by this reason, as predictions count it.
+    fn lacking_for(&self, reason: &Deferral) -> Option<Lacking> {
+        match reason {
+            Deferral::Slots { .. } | Deferral::Batch { .. } => Some(Lacking::Slots),
+            Deferral::StepTokens => Some(Lacking::StepTokens),
+            Deferral::Blocks { .. } => Some(Lacking::Blocks {
+                held: self.pool.stats().held,
+            }),
+            Deferral::Window { .. } => None,
+        }
+    }
+
     /// Records why the head of the queue waits, when the reason changes.
     pub(super) fn defer(&mut self, now: Time, reason: Deferral) {
+        self.lacking = self.lacking_for(&reason);
         let Some(id) = self.gate.head(now).map(|head| head.request.id()) else {
             return;
         };

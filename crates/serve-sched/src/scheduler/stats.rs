@@ -77,7 +77,7 @@ impl Scheduler {
         });
         Stats {
             waiting: self.gate.len(),
-            waiting_prompt_tokens: self.gate.load(self.now).waiting_prompt_tokens,
+            waiting_prompt_tokens: self.gate.load(self.now).ahead.prompt_tokens,
             running: self.gate.running(),
             blocks: self.pool.stats(),
             counters: self.counters,

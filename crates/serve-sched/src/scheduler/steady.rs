@@ -9,8 +9,10 @@ use serve_core::mock::StepLoad;
 use serve_core::{Span, StepId, Time};
 
 use super::{Scheduler, TokenEvents};
+use crate::admit::Watch;
 use crate::journal::Deferral;
 use crate::order::Served;
+use crate::pace::StepDone;
 
 /// Steps that will only decode, with the same requests in each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +38,10 @@ impl Scheduler {
         if !is_quiet || self.kv.reuse_prefixes || self.token_events == TokenEvents::All {
             return None;
         }
+        // Whether somebody is given up depends on the time.
+        if self.gate.watch() == Watch::Running && !self.deadlines.is_empty() {
+            return None;
+        }
         let (load, steps) = self.decoding_alone()?;
         let steps = self.steps_within_blocks(steps);
         if steps < 2 || until <= now || !self.nobody_can_join(now) {
@@ -52,9 +58,14 @@ impl Scheduler {
     /// Tells how long one of the steady steps took. To be told of each, in order.
     pub(crate) fn skip_step(&mut self, elapsed: Span) {
         let output_tokens = self.running.len() as u32;
-        let pace = self.gate.pace_mut();
-        pace.stepped(0, output_tokens, elapsed);
-        pace.finished(0, elapsed);
+        self.gate.stepped(&StepDone {
+            running: output_tokens,
+            output_tokens,
+            elapsed,
+            step_tokens: self.step_tokens_max,
+            lacking: self.lacking,
+            ..StepDone::default()
+        });
     }
 
     /// Books `steps` of the steady steps, the last of which ended at `now`.
@@ -118,6 +129,7 @@ impl Scheduler {
     /// the next plan would have recorded.
     fn nobody_can_join(&mut self, now: Time) -> bool {
         let Some(head) = self.gate.head(now) else {
+            self.lacking = None;
             return true;
         };
         let class = head.request.class();

@@ -12,6 +12,7 @@ mod lecture;
 mod model;
 mod outside;
 mod policies;
+mod promises;
 mod queueing;
 mod quoted;
 mod simulation;

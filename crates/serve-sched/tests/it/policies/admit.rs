@@ -4,7 +4,7 @@
 use serve_core::mock::{Mock, MockConfig};
 use serve_core::{Backend as _, Class, Limit, Limits, Span, Time};
 use serve_sched::Policies;
-use serve_sched::admit::{Admit, DeadlinePrediction, LatencyBudget, QueueCap, TokenBacklog};
+use serve_sched::admit::{Admit, DeadlinePrediction, FirstTokenBudget, LatencyBudget, QueueCap};
 use serve_sched::batch::{Batch, Continuous, Static, Window};
 use serve_sched::kv::KvSettings;
 use serve_sched::order::{AgingTiers, EarliestDeadline, Fifo, Order, StrictTiers};
@@ -302,13 +302,13 @@ fn a_token_backlog_keeps_first_tokens_near_their_target_whatever_the_prompts() {
         let times = report.rows.iter().filter_map(Row::first_token_time);
         percentile(times, 99.0)
     };
-    let on = first_token(Box::new(TokenBacklog::new(target)));
-    let off = first_token(Box::new(TokenBacklog::new(Span::ZERO)));
+    let on = first_token(Box::new(FirstTokenBudget::new(target)));
+    let off = first_token(Box::new(FirstTokenBudget::new(Span::ZERO)));
     assert!(off > 20.0, "{off}");
     // The step in flight comes on top of what waits: at most one step of 1,500 tokens and more.
     assert!(on < 2.0 * target.as_secs_f64(), "{on}");
     let said = format!("{on:.2} s for a target of 2 s, against {off:.1} s without");
-    quoted("token-backlog", &said);
+    quoted("first-token-budget", &said);
 }
 
 #[test]

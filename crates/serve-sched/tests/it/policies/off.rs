@@ -3,7 +3,7 @@
 use serve_core::rng::Rng;
 use serve_core::{Class, Span};
 use serve_sched::Policies;
-use serve_sched::admit::{Admit, DeadlinePrediction, LatencyBudget, QueueCap, TokenBacklog};
+use serve_sched::admit::{Admit, DeadlinePrediction, FirstTokenBudget, LatencyBudget, QueueCap};
 use serve_sched::order::{AgingTiers, Fifo, Order, StrictTiers};
 
 use super::{Spec, device, run};
@@ -47,7 +47,7 @@ fn admission_turned_off_is_no_admission() {
     let off: [Box<dyn Admit>; 4] = [
         Box::new(QueueCap::new(0).with_class(Class::new(1), 1)),
         Box::new(LatencyBudget::new(Span::ZERO)),
-        Box::new(TokenBacklog::new(Span::ZERO)),
+        Box::new(FirstTokenBudget::new(Span::ZERO)),
         Box::new(DeadlinePrediction::default()), // nobody has a deadline
     ];
     for policy in off {
@@ -57,7 +57,7 @@ fn admission_turned_off_is_no_admission() {
     let on: [Box<dyn Admit>; 3] = [
         Box::new(QueueCap::new(30).with_class(Class::new(1), 1)),
         Box::new(LatencyBudget::new(Span::from_secs(1))),
-        Box::new(TokenBacklog::new(Span::from_millis(5))),
+        Box::new(FirstTokenBudget::new(Span::from_millis(5))),
     ];
     for policy in on {
         let name = policy.name();

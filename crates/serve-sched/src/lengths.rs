@@ -1,0 +1,326 @@
+//! How many tokens a request will generate, learnt from those that have ended and from those that were
+//! ended: a request that ran into its limit, was cancelled or expired says that it would have been at
+//! least so long. Leaving it out, or counting it as ended, makes long answers look short.
+//!
+//! The estimate is that of Kaplan and Meier (*Nonparametric Estimation from Incomplete Observations*,
+//! JASA 1958), over token counts in cells of which four make a doubling: of those seen to reach a cell,
+//! how many ended in it. Requests whose output limits lie in the same power of two are alike; a limit
+//! that a client leaves at its default says little, and one that it states says much, and both are
+//! learnt so: where everybody runs to the limit, nobody is seen to end before it.
+
+use serve_core::Request;
+
+/// Predicts how long answers will be. One's own may know more than a limit: what the prompt asks for,
+/// who asks, what a client says in a header.
+pub trait Lengths: Send {
+    /// Tokens that a request is expected to generate, of which it has generated `done`; from `done` + 1
+    /// up to its output limit.
+    ///
+    /// `unseen` says what to take for lengths of which nothing is known: see [`Unseen`].
+    fn expected(&self, request: &Request, done: u32, unseen: Unseen) -> u32;
+
+    /// The chance, from 0 to 1, that a request which has generated `done` tokens ends within `more`
+    /// others. Where nothing is known it is 1: nobody is given up on a guess.
+    fn chance(&self, request: &Request, done: u32, more: u32) -> f64;
+
+    /// A request is over after `output_tokens`. `by_itself`, that is how long it was; otherwise it would
+    /// have been at least as long.
+    fn ended(&mut self, request: &Request, output_tokens: u32, by_itself: bool);
+
+    /// What was seen so far was no sample of what is to come.
+    fn forget(&mut self) {}
+}
+
+/// What is expected of lengths that nobody has been seen to reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unseen {
+    /// That nobody reaches them: to judge a request by itself, as refusing on a guess would keep it from
+    /// ever being known better.
+    Short,
+    /// That everybody goes on to the limit: to judge what is ahead of a request.
+    Long,
+}
+
+/// Lengths as seen, by the power of two of the output limit.
+#[derive(Clone, Debug, Default)]
+pub struct SeenLengths {
+    /// By the power of two.
+    limits: Vec<Seen>,
+}
+
+/// What was seen of requests with like limits.
+#[derive(Clone, Debug, Default)]
+struct Seen {
+    cells: Vec<Cell>,
+}
+
+/// Requests that came as far as a range of token counts.
+#[derive(Clone, Copy, Debug, Default)]
+struct Cell {
+    reached: f64,
+    ended: f64,
+    /// The chance of getting past it for one that has reached it.
+    past: f64,
+}
+
+/// Each end makes what was seen before count so much less.
+const FORGET: f64 = 1.0 / 256.0;
+
+/// Less than this is nothing: what was seen once has been forgotten, or nearly.
+const SEEN_MIN: f64 = 0.5;
+
+impl SeenLengths {
+    /// Nothing seen yet.
+    pub const fn new() -> Self {
+        Self { limits: Vec::new() }
+    }
+
+    fn seen(&self, request: &Request) -> Option<&Seen> {
+        self.limits.get(kind(request))
+    }
+
+    fn seen_mut(&mut self, request: &Request) -> &mut Seen {
+        let kind = kind(request);
+        if self.limits.len() <= kind {
+            self.limits.resize_with(kind + 1, Seen::default);
+        }
+        &mut self.limits[kind]
+    }
+}
+
+fn kind(request: &Request) -> usize {
+    request.output_tokens_max().ilog2() as usize
+}
+
+impl Lengths for SeenLengths {
+    fn expected(&self, request: &Request, done: u32, unseen: Unseen) -> u32 {
+        let limit = request.output_tokens_max();
+        let nothing = Seen::default();
+        let seen = self.seen(request).unwrap_or(&nothing);
+        let more = seen.mean(done, limit.saturating_sub(done), unseen);
+        done.saturating_add(more.max(1)).min(limit)
+    }
+
+    fn chance(&self, request: &Request, done: u32, more: u32) -> f64 {
+        let left = request.output_tokens_max().saturating_sub(done);
+        match self.seen(request) {
+            Some(seen) if more < left => 1.0 - seen.lasting(done, more),
+            _ => 1.0,
+        }
+    }
+
+    fn ended(&mut self, request: &Request, output_tokens: u32, by_itself: bool) {
+        let at_limit = output_tokens >= request.output_tokens_max();
+        self.seen_mut(request)
+            .add(output_tokens, by_itself && !at_limit);
+    }
+
+    fn forget(&mut self) {
+        self.limits.clear();
+    }
+}
+
+impl Seen {
+    /// One that ended in the cell of `tokens`, or was last seen there.
+    fn add(&mut self, tokens: u32, ended: bool) {
+        let last = cell_of(tokens);
+        if self.cells.len() <= last {
+            self.cells.resize(last + 1, Cell::default());
+        }
+        for (index, cell) in self.cells.iter_mut().enumerate() {
+            cell.reached *= 1.0 - FORGET;
+            cell.ended *= 1.0 - FORGET;
+            // One that was last seen in a cell has not been seen to leave it.
+            let through = index < last || index == last && ended;
+            cell.reached += f64::from(u8::from(through));
+            cell.ended += f64::from(u8::from(index == last && ended));
+            cell.past = match cell.reached >= SEEN_MIN {
+                true => 1.0 - cell.ended / cell.reached,
+                false => -1.0,
+            };
+        }
+    }
+
+    fn past(&self, index: usize) -> Option<f64> {
+        let cell = self.cells.get(index).filter(|cell| cell.past >= 0.0);
+        cell.map(|cell| cell.past)
+    }
+
+    /// The mean of the tokens that follow `done`, at most `left`. Within a cell as many end at each token.
+    fn mean(&self, done: u32, left: u32, unseen: Unseen) -> u32 {
+        let (mut sum, mut alive) = (0.0, 1.0);
+        let end = done.saturating_add(left);
+        let mut from = done;
+        while from < end {
+            let index = cell_of(from);
+            let to = start_of(index + 1).min(u64::from(end)) as u32;
+            let tokens = f64::from(to - from);
+            match (self.past(index), unseen) {
+                (Some(past), _) => {
+                    let past = part(past, index, from, to);
+                    sum += alive * tokens * (1.0 + past) / 2.0;
+                    alive *= past;
+                }
+                (None, Unseen::Short) => break,
+                (None, Unseen::Long) => {
+                    sum += alive * f64::from(end - from);
+                    break;
+                }
+            }
+            from = to;
+        }
+        sum.round() as u32
+    }
+
+    /// The chance that one with `done` tokens gets `more`; 0 once nothing is known.
+    fn lasting(&self, done: u32, more: u32) -> f64 {
+        let end = done.saturating_add(more);
+        let (mut alive, mut from) = (1.0, done);
+        while from < end && alive > 0.0 {
+            let index = cell_of(from);
+            let to = start_of(index + 1).min(u64::from(end)) as u32;
+            match self.past(index) {
+                Some(past) => alive *= part(past, index, from, to),
+                None => return 0.0,
+            }
+            from = to;
+        }
+        alive
+    }
+}
+
+/// The chance of getting from `from` to `to`, within a cell that is passed by a share of `past`.
+fn part(past: f64, index: usize, from: u32, to: u32) -> f64 {
+    let (start, end) = (start_of(index), start_of(index + 1));
+    let width = (end - start) as f64;
+    let alive = |at: u64| 1.0 - (1.0 - past) * (at - start) as f64 / width;
+    let begun = alive(u64::from(from));
+    if begun > 0.0 {
+        alive(u64::from(to)) / begun
+    } else {
+        0.0
+    }
+}
+
+/// Whether a count of tokens is the first of its cell: something new is known of a request that has come so
+/// far.
+pub(crate) fn is_milestone(tokens: u32) -> bool {
+    start_of(cell_of(tokens)) == u64::from(tokens)
+}
+
+/// The cell of a request that has generated so many tokens. Up to 8 tokens each count has its own; then
+/// four cells make a doubling.
+fn cell_of(tokens: u32) -> usize {
+    match tokens {
+        0..8 => tokens as usize,
+        _ => {
+            let exponent = tokens.ilog2();
+            let quarter = (tokens >> (exponent - 2)) & 3;
+            (8 + 4 * (exponent - 3) + quarter) as usize
+        }
+    }
+}
+
+/// The fewest tokens of a cell.
+fn start_of(index: usize) -> u64 {
+    match index {
+        0..8 => index as u64,
+        _ => {
+            let (exponent, quarter) = ((index - 8) / 4 + 3, (index as u64 - 8) % 4);
+            (4 + quarter) << (exponent - 2)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serve_core::{RequestId, Time, TokenId};
+
+    use super::*;
+
+    fn request(limit: u32) -> Request {
+        Request::new(RequestId::new(1), Time::ZERO, [TokenId::new(1)], limit).unwrap()
+    }
+
+    #[test]
+    fn cells_follow_each_other_without_gaps() {
+        for tokens in (0..5_000).chain([u32::MAX - 1, u32::MAX]) {
+            let index = cell_of(tokens);
+            assert!(start_of(index) <= u64::from(tokens), "{tokens}");
+            assert!(start_of(index + 1) > u64::from(tokens), "{tokens}");
+        }
+    }
+
+    #[test]
+    fn nothing_seen_is_short_for_oneself_and_long_for_others() {
+        let seen = SeenLengths::new();
+        assert_eq!(seen.expected(&request(500), 0, Unseen::Short), 1);
+        assert_eq!(seen.expected(&request(500), 0, Unseen::Long), 500);
+        assert_eq!(seen.chance(&request(500), 0, 3), 1.0);
+    }
+
+    #[test]
+    fn limits_that_are_always_reached_are_the_lengths() {
+        let mut seen = SeenLengths::new();
+        for limit in (65..128).cycle().take(200) {
+            seen.ended(&request(limit), limit, true);
+        }
+        for unseen in [Unseen::Short, Unseen::Long] {
+            let expected = seen.expected(&request(120), 0, unseen);
+            assert!((110..=120).contains(&expected), "{expected}");
+            assert_eq!(seen.expected(&request(70), 0, unseen), 70);
+        }
+        assert_eq!(seen.chance(&request(100), 0, 60), 0.0);
+        assert_eq!(seen.chance(&request(100), 0, 100), 1.0);
+    }
+
+    #[test]
+    fn those_that_were_ended_count_as_at_least_so_long() {
+        // Nine of ten end after 20 tokens; the others are cut off after 300 and would have gone on.
+        let mut seen = SeenLengths::new();
+        for n in 0..2_000 {
+            let (tokens, by_itself) = if n % 10 == 0 {
+                (300, false)
+            } else {
+                (20, true)
+            };
+            seen.ended(&request(1_000), tokens, by_itself);
+        }
+        let expected = seen.expected(&request(1_000), 0, Unseen::Long);
+        assert!(
+            (100..140).contains(&expected),
+            "{expected}: 0.9 x 20 + 0.1 x 1,000"
+        );
+        // Survivors alone would say 20; and one that got past them is one of the long ones.
+        assert!(seen.chance(&request(1_000), 0, 30) > 0.85);
+        assert!(seen.chance(&request(1_000), 40, 200) < 0.01);
+        assert!(seen.expected(&request(1_000), 40, Unseen::Long) > 900);
+    }
+
+    proptest! {
+        /// Whatever was seen: the mean lies within the limits, and a chance is one, and grows with time.
+        #[test]
+        fn estimates_stay_in_range(
+            ends in prop::collection::vec((1_u32..3_000, 0_u32..3_000, any::<bool>()), 0..200),
+            limit in 1_u32..3_000,
+            done in 0_u32..3_000,
+        ) {
+            let mut seen = SeenLengths::new();
+            for (limit, tokens, by_itself) in ends {
+                seen.ended(&request(limit), tokens.min(limit), by_itself);
+            }
+            let (asked, done) = (request(limit), done.min(limit - 1));
+            let short = seen.expected(&asked, done, Unseen::Short);
+            let long = seen.expected(&asked, done, Unseen::Long);
+            prop_assert!(done < short && short <= long && long <= limit);
+            let chances = (0..limit).step_by(7).map(|more| seen.chance(&asked, done, more));
+            let mut least = 0.0;
+            for chance in chances.collect::<Vec<_>>() {
+                prop_assert!((0.0..=1.0).contains(&chance));
+                prop_assert!(chance >= least - 1e-9, "{chance} after {least}");
+                least = chance;
+            }
+        }
+    }
+}
