@@ -73,6 +73,7 @@ pub(crate) struct Capacity {
     pub(crate) slots: u32,
     /// 0 where blocks are not counted.
     pub(crate) blocks: u32,
+    /// 0 where a step runs any number.
     pub(crate) step_tokens: u32,
 }
 
@@ -86,8 +87,8 @@ pub(crate) struct Ahead {
     pub(crate) own: Demand,
 }
 
-/// A wait is taken to be so much longer than predicted before it is known: it makes few late, and a queue that is a
-/// little too short at first costs nothing.
+/// A wait that is predicted from steps is taken to be so much longer before that is known: it makes few late, and a
+/// queue that is a little too short at first costs nothing.
 const WAITS_FIRST: f64 = 1.3;
 
 /// Classes beyond these have no waits of their own.
@@ -148,7 +149,7 @@ impl Pace {
     pub(crate) fn first_token_secs(&self, prompt_tokens: u64, capacity: &Capacity) -> Option<f64> {
         let (step, (_, token)) = (self.step.read()?, self.cost.read()?);
         let prompt = prompt_tokens as f64;
-        let steps = (prompt / self.step_tokens(capacity)).ceil();
+        let steps = (prompt / self.step_tokens(capacity)).ceil().max(1.0);
         Some(steps * step + prompt * token)
     }
 
@@ -192,7 +193,7 @@ impl Pace {
     /// By how much the waits of a class turn out longer than predicted.
     pub(crate) fn wait_factor(&self, class: Class) -> f64 {
         let waits = self.waits.get(index(class));
-        waits.map_or(WAITS_FIRST, Ratios::factor)
+        waits.map_or(self.waits_first(), Ratios::factor)
     }
 
     /// By how much requests take longer from their start than predicted.
@@ -207,7 +208,8 @@ impl Pace {
         let ratio = (waited.as_secs_f64() + slack) / (predicted.as_secs_f64() + slack).max(1e-9);
         let index = index(class);
         if self.waits.len() <= index {
-            self.waits.resize(index + 1, Ratios::new(WAITS_FIRST));
+            let first = self.waits_first();
+            self.waits.resize(index + 1, Ratios::new(first));
         }
         self.waits[index].add(ratio);
     }
@@ -256,10 +258,19 @@ impl Pace {
         self.service.add(took, 1.0 / 16.0);
         let predicted = self.service_secs(prompt_tokens, output_tokens, capacity);
         if let Some(predicted) = predicted.filter(|secs| *secs > 0.0) {
-            let ratio = took / predicted;
+            // What is short beside others' time does not matter, and its ratio could be anything.
+            let slack = self.service.read().unwrap_or(0.0) / 10.0;
+            let ratio = (took + slack) / (predicted + slack);
             self.took_ratios.add(ratio);
             let usual = self.took.read().unwrap_or(1.0);
             self.took.add((usual * ratio).clamp(0.2, 5.0), 1.0 / 64.0);
+        }
+    }
+
+    fn waits_first(&self) -> f64 {
+        match self.knows_steps() {
+            true => WAITS_FIRST,
+            false => 1.0,
         }
     }
 
@@ -270,7 +281,10 @@ impl Pace {
 
     /// Prompt tokens that a step can run.
     fn step_tokens(&self, capacity: &Capacity) -> f64 {
-        let most = f64::from(capacity.step_tokens.max(1));
+        let most = match capacity.step_tokens {
+            0 => f64::INFINITY,
+            most => f64::from(most),
+        };
         self.full.read().map_or(most, |full| full.clamp(1.0, most))
     }
 }

@@ -22,8 +22,9 @@ const PERCENT: usize = 99;
 /// How many new ones make it worth looking again.
 const LOOK_EVERY: usize = 16;
 
-/// What a promise is multiplied by at most.
-const FACTOR_MAX: f64 = 4.0;
+/// What a promise is multiplied by: never less than the first, as a prediction that was too long at first would let
+/// too many in, and one that is late by a thousandth is late; never more than the last.
+const FACTORS: (f64, f64) = (1.02, 4.0);
 
 impl Ratios {
     /// With `first` for the ratio of those that have not been.
@@ -36,8 +37,7 @@ impl Ratios {
         }
     }
 
-    /// Times are multiplied by this; never less than 1, as a prediction that was too long at first would
-    /// let too many in.
+    /// Times are multiplied by this.
     pub(super) fn factor(&self) -> f64 {
         self.factor
     }
@@ -53,7 +53,7 @@ impl Ratios {
             let mut sorted = self.ratios.clone();
             let index = (KEPT - 1) * PERCENT / 100;
             let (_, &mut ratio, _) = sorted.select_nth_unstable_by(index, f64::total_cmp);
-            self.factor = ratio.clamp(1.0, FACTOR_MAX);
+            self.factor = ratio.clamp(FACTORS.0, FACTORS.1);
         }
     }
 }
@@ -67,15 +67,15 @@ mod tests {
         let mut ratios = Ratios::new(1.3);
         (0..200).for_each(|_| ratios.add(0.9));
         assert_eq!(ratios.factor(), 1.3, "too few to say");
-        (0..1_000).for_each(|n| ratios.add(if n % 20 == 0 { 1.5 } else { 0.9 }));
+        (0..1_000).for_each(|n| ratios.add(if n % 50 == 0 { 1.5 } else { 0.9 }));
         assert_eq!(
             ratios.factor(),
             1.5,
-            "one in twenty is more than one in fifty"
+            "one in fifty is more than one in a hundred"
         );
-        (0..1_000).for_each(|n| ratios.add(if n % 100 == 0 { 2.5 } else { 0.9 }));
-        assert_eq!(ratios.factor(), 1.0, "one in a hundred is not");
+        (0..1_000).for_each(|n| ratios.add(if n % 200 == 0 { 2.5 } else { 0.9 }));
+        assert_eq!(ratios.factor(), FACTORS.0, "one in two hundred is not");
         (0..300).for_each(|_| ratios.add(100.0));
-        assert_eq!(ratios.factor(), FACTOR_MAX);
+        assert_eq!(ratios.factor(), FACTORS.1);
     }
 }
