@@ -3,6 +3,8 @@
 
 use std::ops::{AddAssign, SubAssign};
 
+use crate::lengths::Expected;
+
 /// What one request, or several together, will occupy: slots and KV blocks, for so many steps, and step tokens.
 ///
 /// A request that is expected to sample `o` tokens after a prompt of `p` runs in `o` steps, and in more if its
@@ -15,6 +17,8 @@ pub struct Demand {
     pub prompt_tokens: u64,
     /// Output tokens that are expected, each the work of a step.
     pub output_tokens: u64,
+    /// How unsure that is: the variance, in tokens squared.
+    pub output_variance: u64,
     /// Blocks that the prompts take.
     pub prompt_blocks: u64,
     /// Blocks held in the mean.
@@ -27,18 +31,22 @@ pub struct Demand {
 
 impl Demand {
     /// One request's. Blocks of 0 tokens are counted as of one.
-    pub fn of(prompt_tokens: u32, output_tokens: u32, block_size: u32) -> Self {
-        let (prompt, output) = (u64::from(prompt_tokens), u64::from(output_tokens));
+    pub fn of(prompt_tokens: u32, output: Expected, block_size: u32) -> Self {
+        let (prompt, spread) = (u64::from(prompt_tokens), u64::from(output.spread));
+        let output = u64::from(output.tokens);
         let block_size = u64::from(block_size.max(1));
         let blocks = (prompt + output / 2).div_ceil(block_size);
         Self {
             requests: 1,
             prompt_tokens: prompt,
             output_tokens: output,
+            output_variance: spread * spread,
             prompt_blocks: prompt.div_ceil(block_size),
             blocks,
             block_prompt_tokens: u128::from(blocks) * u128::from(prompt),
-            block_output_tokens: u128::from(blocks) * u128::from(output),
+            // Longer ones hold more blocks for longer, so the mean of the product exceeds that of the means.
+            block_output_tokens: u128::from(blocks) * u128::from(output)
+                + u128::from(spread * spread / (2 * block_size)),
         }
     }
 
@@ -57,11 +65,17 @@ impl Demand {
             requests: of(self.requests),
             prompt_tokens: of(self.prompt_tokens),
             output_tokens: of(self.output_tokens),
+            output_variance: of(self.output_variance),
             prompt_blocks: of(self.prompt_blocks),
             blocks: of(self.blocks),
             block_prompt_tokens: of_large(self.block_prompt_tokens),
             block_output_tokens: of_large(self.block_output_tokens),
         }
+    }
+
+    /// By how much more outputs may come together than is expected, as a share of it: two standard deviations.
+    pub(crate) fn doubt(&self) -> f64 {
+        2.0 * (self.output_variance as f64).sqrt() / (self.output_tokens as f64).max(1.0)
     }
 
     /// Steps for which slots are held, where a step can run so many prompt tokens.
@@ -80,6 +94,7 @@ impl AddAssign for Demand {
         self.requests += other.requests;
         self.prompt_tokens += other.prompt_tokens;
         self.output_tokens += other.output_tokens;
+        self.output_variance += other.output_variance;
         self.prompt_blocks += other.prompt_blocks;
         self.blocks += other.blocks;
         self.block_prompt_tokens += other.block_prompt_tokens;
@@ -93,6 +108,7 @@ impl SubAssign for Demand {
         self.requests -= other.requests;
         self.prompt_tokens -= other.prompt_tokens;
         self.output_tokens -= other.output_tokens;
+        self.output_variance -= other.output_variance;
         self.prompt_blocks -= other.prompt_blocks;
         self.blocks -= other.blocks;
         self.block_prompt_tokens -= other.block_prompt_tokens;
@@ -145,7 +161,10 @@ mod tests {
 
     #[test]
     fn parts_are_parts_and_sums_come_back() {
-        let (short, long) = (Demand::of(10, 4, 16), Demand::of(30_000, 400, 16));
+        let (short, long) = (
+            Demand::of(10, Expected::certain(4), 16),
+            Demand::of(30_000, Expected::certain(400), 16),
+        );
         assert_eq!(short.block_prompt_tokens, 10);
         assert_eq!(long.prompt_blocks, 1_875);
         let mut both = short;
@@ -159,7 +178,10 @@ mod tests {
     #[test]
     fn what_runs_has_held_its_slots_since_its_steps() {
         let mut underway = Underway::default();
-        let (short, long) = (Demand::of(16, 2, 16), Demand::of(160, 2, 16));
+        let (short, long) = (
+            Demand::of(16, Expected::certain(2), 16),
+            Demand::of(160, Expected::certain(2), 16),
+        );
         underway.add(10, short);
         underway.add(14, long);
         assert_eq!(

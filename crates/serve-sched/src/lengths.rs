@@ -4,20 +4,21 @@
 //!
 //! The estimate is that of Kaplan and Meier (*Nonparametric Estimation from Incomplete Observations*,
 //! JASA 1958), over token counts in cells of which four make a doubling: of those seen to reach a cell,
-//! how many ended in it. Requests whose output limits lie in the same power of two are alike; a limit
-//! that a client leaves at its default says little, and one that it states says much, and both are
-//! learnt so: where everybody runs to the limit, nobody is seen to end before it.
+//! how many ended in it. Requests are alike whose output limits, and whose prompts, lie in the same power of
+//! two. A limit that a client leaves at its default says little, and one that it states says much, and both
+//! are learnt so: where everybody runs to the limit, nobody is seen to end before it.
+
+use std::cmp::Ordering;
 
 use serve_core::Request;
 
 /// Predicts how long answers will be. One's own may know more than a limit: what the prompt asks for,
 /// who asks, what a client says in a header.
 pub trait Lengths: Send {
-    /// Tokens that a request is expected to generate, of which it has generated `done`; from `done` + 1
-    /// up to its output limit.
+    /// Tokens that a request is expected to generate, from 1 up to its output limit, and how sure that is.
     ///
     /// `unseen` says what to take for lengths of which nothing is known: see [`Unseen`].
-    fn expected(&self, request: &Request, done: u32, unseen: Unseen) -> u32;
+    fn expected(&self, request: &Request, unseen: Unseen) -> Expected;
 
     /// The chance, from 0 to 1, that a request which has generated `done` tokens ends within `more`
     /// others. Where nothing is known it is 1: nobody is given up on a guess.
@@ -31,6 +32,22 @@ pub trait Lengths: Send {
     fn forget(&mut self) {}
 }
 
+/// How long an answer is expected to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Expected {
+    /// Tokens, in the mean.
+    pub tokens: u32,
+    /// Their standard deviation; 0 for one that is certain.
+    pub spread: u32,
+}
+
+impl Expected {
+    /// A length that is known.
+    pub const fn certain(tokens: u32) -> Self {
+        Self { tokens, spread: 0 }
+    }
+}
+
 /// What is expected of lengths that nobody has been seen to reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unseen {
@@ -41,17 +58,27 @@ pub enum Unseen {
     Long,
 }
 
-/// Lengths as seen, by the power of two of the output limit.
+/// Lengths as seen, by the powers of two of the output limit and of the prompt's length: a long prompt often asks
+/// for another answer than a short one.
 #[derive(Clone, Debug, Default)]
 pub struct SeenLengths {
-    /// By the power of two.
-    limits: Vec<Seen>,
+    /// By the power of two of the limit.
+    limits: Vec<Like>,
 }
 
-/// What was seen of requests with like limits.
+/// Requests with like limits.
+#[derive(Clone, Debug, Default)]
+struct Like {
+    all: Seen,
+    /// By the power of two of the prompt's length.
+    prompts: Vec<Seen>,
+}
+
+/// What was seen of requests that are alike.
 #[derive(Clone, Debug, Default)]
 struct Seen {
     cells: Vec<Cell>,
+    requests: u32,
 }
 
 /// Requests that came as far as a range of token counts.
@@ -63,11 +90,14 @@ struct Cell {
     past: f64,
 }
 
-/// Each end makes what was seen before count so much less.
+/// Each one seen makes what was seen before count so much less.
 const FORGET: f64 = 1.0 / 256.0;
 
-/// Less than this is nothing: what was seen once has been forgotten, or nearly.
+/// Less than this is nothing.
 const SEEN_MIN: f64 = 0.5;
+
+/// So many requests with like prompts say more than all with like limits do.
+const LIKE_MIN: u32 = 16;
 
 impl SeenLengths {
     /// Nothing seen yet.
@@ -76,29 +106,38 @@ impl SeenLengths {
     }
 
     fn seen(&self, request: &Request) -> Option<&Seen> {
-        self.limits.get(kind(request))
-    }
-
-    fn seen_mut(&mut self, request: &Request) -> &mut Seen {
-        let kind = kind(request);
-        if self.limits.len() <= kind {
-            self.limits.resize_with(kind + 1, Seen::default);
-        }
-        &mut self.limits[kind]
+        let (limit, prompt) = kind(request);
+        let like = self.limits.get(limit)?;
+        let alike = like.prompts.get(prompt);
+        Some(
+            alike
+                .filter(|seen| seen.requests >= LIKE_MIN)
+                .unwrap_or(&like.all),
+        )
     }
 }
 
-fn kind(request: &Request) -> usize {
-    request.output_tokens_max().ilog2() as usize
+/// The powers of two of the limit and of the prompt's length.
+fn kind(request: &Request) -> (usize, usize) {
+    let limit = request.output_tokens_max().ilog2();
+    let prompt = request.prompt_tokens().max(1).ilog2();
+    (limit as usize, prompt as usize)
 }
 
 impl Lengths for SeenLengths {
-    fn expected(&self, request: &Request, done: u32, unseen: Unseen) -> u32 {
+    fn expected(&self, request: &Request, unseen: Unseen) -> Expected {
         let limit = request.output_tokens_max();
         let nothing = Seen::default();
-        let seen = self.seen(request).unwrap_or(&nothing);
-        let more = seen.mean(done, limit.saturating_sub(done), unseen);
-        done.saturating_add(more.max(1)).min(limit)
+        let (mean, square) = self
+            .seen(request)
+            .unwrap_or(&nothing)
+            .moments(limit, unseen);
+        let tokens = (mean.round() as u32).clamp(1, limit);
+        let spread = (square - mean * mean).max(0.0).sqrt();
+        Expected {
+            tokens,
+            spread: spread.round() as u32,
+        }
     }
 
     fn chance(&self, request: &Request, done: u32, more: u32) -> f64 {
@@ -110,9 +149,17 @@ impl Lengths for SeenLengths {
     }
 
     fn ended(&mut self, request: &Request, output_tokens: u32, by_itself: bool) {
-        let at_limit = output_tokens >= request.output_tokens_max();
-        self.seen_mut(request)
-            .add(output_tokens, by_itself && !at_limit);
+        let ended = by_itself && output_tokens < request.output_tokens_max();
+        let (limit, prompt) = kind(request);
+        if self.limits.len() <= limit {
+            self.limits.resize_with(limit + 1, Like::default);
+        }
+        let like = &mut self.limits[limit];
+        if like.prompts.len() <= prompt {
+            like.prompts.resize_with(prompt + 1, Seen::default);
+        }
+        like.all.add(output_tokens, ended);
+        like.prompts[prompt].add(output_tokens, ended);
     }
 
     fn forget(&mut self) {
@@ -121,21 +168,30 @@ impl Lengths for SeenLengths {
 }
 
 impl Seen {
-    /// One that ended in the cell of `tokens`, or was last seen there.
+    /// One that ended with `tokens`, or was last seen there.
     fn add(&mut self, tokens: u32, ended: bool) {
+        self.requests = self.requests.saturating_add(1);
         let last = cell_of(tokens);
         if self.cells.len() <= last {
             self.cells.resize(last + 1, Cell::default());
         }
-        for (index, cell) in self.cells.iter_mut().enumerate() {
-            cell.reached *= 1.0 - FORGET;
-            cell.ended *= 1.0 - FORGET;
-            // One that was last seen in a cell has not been seen to leave it.
-            let through = index < last || index == last && ended;
-            cell.reached += f64::from(u8::from(through));
-            cell.ended += f64::from(u8::from(index == last && ended));
+        for (index, cell) in self.cells.iter_mut().enumerate().take(last + 1) {
+            // One that was last seen in a cell says something of the part that it has passed.
+            let part = match index.cmp(&last) {
+                Ordering::Less => 1.0,
+                Ordering::Equal if ended => 1.0,
+                Ordering::Equal => {
+                    let (start, end) = (start_of(index), start_of(index + 1));
+                    (u64::from(tokens) - start) as f64 / (end - start) as f64
+                }
+                Ordering::Greater => 0.0,
+            };
+            // What is known of a cell is forgotten as others come so far, and not before.
+            let keep = 1.0 - FORGET * part;
+            cell.reached = cell.reached * keep + part;
+            cell.ended = cell.ended * keep + f64::from(u8::from(index == last && ended));
             cell.past = match cell.reached >= SEEN_MIN {
-                true => 1.0 - cell.ended / cell.reached,
+                true => (1.0 - cell.ended / cell.reached).max(0.0),
                 false => -1.0,
             };
         }
@@ -146,30 +202,30 @@ impl Seen {
         cell.map(|cell| cell.past)
     }
 
-    /// The mean of the tokens that follow `done`, at most `left`. Within a cell as many end at each token.
-    fn mean(&self, done: u32, left: u32, unseen: Unseen) -> u32 {
-        let (mut sum, mut alive) = (0.0, 1.0);
-        let end = done.saturating_add(left);
-        let mut from = done;
-        while from < end {
+    /// The means of the tokens, at most `limit`, and of their square. Within a cell as many end at each token.
+    fn moments(&self, limit: u32, unseen: Unseen) -> (f64, f64) {
+        let (mut sum, mut squares, mut alive) = (0.0, 0.0, 1.0);
+        let mut from = 0;
+        while from < limit {
             let index = cell_of(from);
-            let to = start_of(index + 1).min(u64::from(end)) as u32;
-            let tokens = f64::from(to - from);
-            match (self.past(index), unseen) {
-                (Some(past), _) => {
-                    let past = part(past, index, from, to);
-                    sum += alive * tokens * (1.0 + past) / 2.0;
-                    alive *= past;
-                }
+            let mut to = start_of(index + 1).min(u64::from(limit)) as u32;
+            let past = match (self.past(index), unseen) {
+                (Some(past), _) => part(past, index, from, to),
                 (None, Unseen::Short) => break,
                 (None, Unseen::Long) => {
-                    sum += alive * f64::from(end - from);
-                    break;
+                    to = limit;
+                    1.0
                 }
-            }
+            };
+            // Of those that come so far, the mean of the tokens that they generate here; and the square grows
+            // by twice the place for each.
+            let tokens = alive * f64::from(to - from) * (1.0 + past) / 2.0;
+            sum += tokens;
+            squares += tokens * f64::from(from + to);
+            alive *= past;
             from = to;
         }
-        sum.round() as u32
+        (sum, squares)
     }
 
     /// The chance that one with `done` tokens gets `more`; 0 once nothing is known.
@@ -252,11 +308,15 @@ mod tests {
         }
     }
 
+    fn tokens(seen: &SeenLengths, limit: u32, unseen: Unseen) -> u32 {
+        seen.expected(&request(limit), unseen).tokens
+    }
+
     #[test]
     fn nothing_seen_is_short_for_oneself_and_long_for_others() {
         let seen = SeenLengths::new();
-        assert_eq!(seen.expected(&request(500), 0, Unseen::Short), 1);
-        assert_eq!(seen.expected(&request(500), 0, Unseen::Long), 500);
+        assert_eq!(tokens(&seen, 500, Unseen::Short), 1);
+        assert_eq!(tokens(&seen, 500, Unseen::Long), 500);
         assert_eq!(seen.chance(&request(500), 0, 3), 1.0);
     }
 
@@ -266,11 +326,10 @@ mod tests {
         for limit in (65..128).cycle().take(200) {
             seen.ended(&request(limit), limit, true);
         }
-        for unseen in [Unseen::Short, Unseen::Long] {
-            let expected = seen.expected(&request(120), 0, unseen);
-            assert!((110..=120).contains(&expected), "{expected}");
-            assert_eq!(seen.expected(&request(70), 0, unseen), 70);
-        }
+        let expected = seen.expected(&request(120), Unseen::Long);
+        assert_eq!((expected.tokens, expected.spread), (120, 0));
+        assert!((110..=120).contains(&tokens(&seen, 120, Unseen::Short)));
+        assert_eq!(tokens(&seen, 70, Unseen::Short), 70);
         assert_eq!(seen.chance(&request(100), 0, 60), 0.0);
         assert_eq!(seen.chance(&request(100), 0, 100), 1.0);
     }
@@ -287,15 +346,52 @@ mod tests {
             };
             seen.ended(&request(1_000), tokens, by_itself);
         }
-        let expected = seen.expected(&request(1_000), 0, Unseen::Long);
+        let expected = seen.expected(&request(1_000), Unseen::Long);
         assert!(
-            (100..140).contains(&expected),
-            "{expected}: 0.9 x 20 + 0.1 x 1,000"
+            (100..140).contains(&expected.tokens),
+            "0.9 x 20 + 0.1 x 1,000"
         );
+        assert!((250..350).contains(&expected.spread), "{expected:?}");
         // Survivors alone would say 20; and one that got past them is one of the long ones.
         assert!(seen.chance(&request(1_000), 0, 30) > 0.85);
         assert!(seen.chance(&request(1_000), 40, 200) < 0.01);
-        assert!(seen.expected(&request(1_000), 40, Unseen::Long) > 900);
+    }
+
+    /// All are cancelled at one point, as by a deadline: nobody is seen to end before it.
+    #[test]
+    fn where_nobody_is_seen_to_end_there_is_no_chance_to() {
+        for tokens in [5, 40, 800, 1_023] {
+            let mut seen = SeenLengths::new();
+            (0..20).for_each(|_| seen.ended(&request(1_500), tokens, false));
+            assert_eq!(seen.chance(&request(1_500), 0, tokens), 0.0, "{tokens}");
+            assert_eq!(
+                seen.chance(&request(1_500), tokens, 700),
+                1.0,
+                "nobody knows"
+            );
+        }
+    }
+
+    #[test]
+    fn prompts_tell_lengths_apart() {
+        let with_prompt = |tokens: usize| {
+            let prompt = vec![TokenId::new(1); tokens];
+            Request::new(RequestId::new(1), Time::ZERO, prompt, 1_000).unwrap()
+        };
+        let mut seen = SeenLengths::new();
+        for _ in 0..100 {
+            seen.ended(&with_prompt(10), 12, true);
+            seen.ended(&with_prompt(1_000), 400, true);
+        }
+        let tokens = |prompt| seen.expected(&with_prompt(prompt), Unseen::Long).tokens;
+        assert!(
+            tokens(12) < 16 && tokens(900) > 350,
+            "{} {}",
+            tokens(12),
+            tokens(900)
+        );
+        let unlike = tokens(100);
+        assert!((150..300).contains(&unlike), "{unlike}: as for all");
     }
 
     proptest! {
@@ -311,9 +407,10 @@ mod tests {
                 seen.ended(&request(limit), tokens.min(limit), by_itself);
             }
             let (asked, done) = (request(limit), done.min(limit - 1));
-            let short = seen.expected(&asked, done, Unseen::Short);
-            let long = seen.expected(&asked, done, Unseen::Long);
-            prop_assert!(done < short && short <= long && long <= limit);
+            let short = seen.expected(&asked, Unseen::Short);
+            let long = seen.expected(&asked, Unseen::Long);
+            prop_assert!(1 <= short.tokens && short.tokens <= long.tokens && long.tokens <= limit);
+            prop_assert!(short.spread <= limit && long.spread <= limit);
             let chances = (0..limit).step_by(7).map(|more| seen.chance(&asked, done, more));
             let mut least = 0.0;
             for chance in chances.collect::<Vec<_>>() {

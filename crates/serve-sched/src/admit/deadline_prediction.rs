@@ -9,14 +9,16 @@
 //! on: cancel it when the chance that it ends in time, by how long requests of its kind go on that have come as
 //! far ([`Load::chance_to_end`]), is less than one in twenty.
 //!
-//! What would be late even on an idle engine is refused without a time to come back. If that is for want of
-//! knowing better (requests like it have been long), one of 16 is tried all the same, then, while they fail, one
-//! of 32 up to one of 256: what is never tried is never learnt again.
+//! What would be late even on an idle engine is refused without a time to come back. Of those, and of those that
+//! would be cancelled, one of 16 is done all the same, then, while they fail, one of 32 up to one of 256: what is
+//! never tried is never learnt again.
 //!
 //! What it buys under overload: no time is spent on answers that nobody waits for any more, so that those that
 //! are taken can still succeed.
 
-use serve_core::{Limit, Refusal, Request, Span};
+use std::collections::BTreeSet;
+
+use serve_core::{Limit, Refusal, Request, RequestId, Span};
 
 use super::{Admit, Cause, Ended, Load, Watch};
 
@@ -27,6 +29,8 @@ pub struct DeadlinePrediction {
     ends_running: bool,
     /// By the power of two of the output limit.
     tries: Vec<Tries>,
+    /// Those that are tried.
+    tried: BTreeSet<RequestId>,
 }
 
 /// Refusals of what would be late even alone.
@@ -51,6 +55,7 @@ impl DeadlinePrediction {
             margin,
             ends_running: false,
             tries: Vec::new(),
+            tried: BTreeSet::new(),
         }
     }
 
@@ -59,6 +64,17 @@ impl DeadlinePrediction {
     pub fn ending_running(mut self, ends_running: bool) -> Self {
         self.ends_running = ends_running;
         self
+    }
+
+    /// Whether a request that has `left` has next to no chance.
+    fn is_hopeless(&self, request: &Request, left: Span, done: u32, load: &Load<'_>) -> bool {
+        load.chance_to_end(request, done, left.saturating_sub(self.margin)) < CHANCE_MIN
+    }
+
+    /// Whether a request is to be done though nothing like it has been in time of late.
+    fn is_tried(&mut self, request: &Request) -> bool {
+        self.tried.contains(&request.id())
+            || self.tries(request).is_due() && self.tried.insert(request.id())
     }
 
     fn tries(&mut self, request: &Request) -> &mut Tries {
@@ -91,12 +107,10 @@ impl Admit for DeadlinePrediction {
             return Ok(());
         };
         let predicted = wait + service + self.margin;
-        if predicted <= left {
-            return Ok(());
-        }
         let alone = load.usual_time_to_serve().unwrap_or(service) + self.margin;
-        let is_doomed = alone > left;
-        if is_doomed && self.tries(request).is_due() {
+        let is_doomed = alone > left || self.is_hopeless(request, left, 0, load);
+        let in_time = predicted <= left && !is_doomed;
+        if in_time || is_doomed && self.is_tried(request) {
             return Ok(());
         }
         // A request with as much time left may be taken once the queue has become that much
@@ -119,12 +133,13 @@ impl Admit for DeadlinePrediction {
         let Some(deadline) = request.deadline() else {
             return false;
         };
-        let left = deadline.since(load.now).saturating_sub(self.margin);
-        load.chance_to_end(request, done, left) < CHANCE_MIN
+        let left = deadline.since(load.now);
+        self.is_hopeless(request, left, done, load) && !self.is_tried(request)
     }
 
     fn ended(&mut self, ended: &Ended<'_>, _load: &Load<'_>) {
-        if ended.cause == Cause::Finished && ended.request.deadline().is_some() {
+        let tried = self.tried.remove(&ended.request.id());
+        if tried && ended.cause == Cause::Finished {
             *self.tries(ended.request) = Tries::default();
         }
     }
@@ -207,30 +222,45 @@ mod tests {
         assert!(matches!(admit(0, 0), Err(Refusal::Never { .. })));
     }
 
+    fn ended(request: &Request, cause: Cause) -> Ended<'_> {
+        Ended {
+            request,
+            cause,
+            usage: serve_core::Usage::default(),
+            ran: Some(Span::from_secs(1)),
+        }
+    }
+
     #[test]
     fn what_is_never_tried_is_tried_again_and_ever_less_often() {
         let pace = rounds_of(Span::from_secs(10));
         let load = Load::idle(1, &pace);
         let mut policy = DeadlinePrediction::default();
         let request = due(Time::from_secs(2));
-        let tried = |policy: &mut DeadlinePrediction, times: u32| {
-            (0..times)
-                .filter(|_| policy.admit(&request, &load).is_ok())
-                .count()
+        let tried = |policy: &mut DeadlinePrediction, times: u32, cause| {
+            let mut tried = 0;
+            for _ in 0..times {
+                if policy.admit(&request, &load).is_ok() {
+                    tried += 1;
+                    assert!(
+                        !policy.gives_up(&request, 0, &load),
+                        "it is tried to its end"
+                    );
+                    policy.ended(&ended(&request, cause), &load);
+                }
+            }
+            tried
         };
-        assert_eq!(tried(&mut policy, 15), 0);
-        assert_eq!(tried(&mut policy, 1), 1);
-        assert_eq!(tried(&mut policy, 31), 0);
-        assert_eq!(tried(&mut policy, 1 + 64 + 128 + 256 + 256), 5);
-        let ended = Ended {
-            request: &request,
-            cause: Cause::Finished,
-            usage: serve_core::Usage::default(),
-            ran: Some(Span::from_secs(1)),
-        };
-        policy.ended(&ended, &load);
+        assert_eq!(tried(&mut policy, 15, Cause::Failed), 0);
+        assert_eq!(tried(&mut policy, 1, Cause::Failed), 1);
+        assert_eq!(tried(&mut policy, 31, Cause::Failed), 0);
         assert_eq!(
-            tried(&mut policy, 16),
+            tried(&mut policy, 1 + 64 + 128 + 256 + 255, Cause::Failed),
+            4
+        );
+        assert_eq!(tried(&mut policy, 1, Cause::Finished), 1);
+        assert_eq!(
+            tried(&mut policy, 16, Cause::Failed),
             1,
             "one was in time, so others may be"
         );

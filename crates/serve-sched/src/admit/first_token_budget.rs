@@ -58,15 +58,16 @@ mod tests {
     use super::*;
     use crate::Demand;
     use crate::admit::load::tests::{crowded, steps_of_ten_ms};
+    use crate::lengths::Expected;
 
     /// Steps of 10 ms and 1 ms for each prompt token, one slot, `ahead` prompts of 100 tokens and answers of 50
     /// waiting: 0.6 s each.
     fn admit(ahead: u64, prompt: u32) -> Result<(), Refusal> {
         let pace = steps_of_ten_ms();
-        let one = Demand::of(100, 50, 16);
+        let one = Demand::of(100, Expected::certain(50), 16);
         let mut load = crowded(&pace, 1);
         (0..ahead).for_each(|_| load.ahead += one);
-        load.own = Demand::of(prompt, 50, 16);
+        load.own = Demand::of(prompt, Expected::certain(50), 16);
         let tokens = vec![TokenId::new(1); prompt as usize];
         let request = Request::new(RequestId::new(1), Time::ZERO, tokens, 50).unwrap();
         FirstTokenBudget::new(Span::from_secs(2)).admit(&request, &load)
@@ -90,7 +91,7 @@ mod tests {
     fn a_long_prompt_that_starts_at_once_is_taken() {
         let pace = steps_of_ten_ms();
         let load = Load {
-            own: Demand::of(50_000, 1, 16),
+            own: Demand::of(50_000, Expected::certain(1), 16),
             ..Load::idle(1, &pace)
         };
         let tokens = vec![TokenId::new(1); 50_000];

@@ -264,6 +264,7 @@ impl std::fmt::Debug for Load<'_> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::lengths::Expected;
     use crate::pace::StepDone;
 
     /// Steps of 10 ms and 1 ms for each prompt token.
@@ -369,7 +370,7 @@ pub(super) mod tests {
         let pace = Pace::default();
         let load = Load::idle(1, &pace);
         assert_eq!(load.time_to_start(), Some(Span::ZERO));
-        let ahead = Demand::of(1, 1, 16);
+        let ahead = Demand::of(1, Expected::certain(1), 16);
         assert_eq!(Load { ahead, ..load }.time_to_start(), None);
     }
 
@@ -379,7 +380,7 @@ pub(super) mod tests {
         let load = Load {
             running: 17,
             waiting: 150,
-            own: Demand::of(480, 32, 16),
+            own: Demand::of(480, Expected::certain(32), 16),
             room: Room {
                 blocks: 528,
                 available: 3,
@@ -409,7 +410,7 @@ pub(super) mod tests {
     fn a_request_takes_as_long_as_its_own_tokens() {
         let pace = steps_of_ten_ms();
         let near = |prompt, output, expected: f64| {
-            let own = Demand::of(prompt, output, 16);
+            let own = Demand::of(prompt, Expected::certain(output), 16);
             let load = Load {
                 own,
                 ..Load::idle(1, &pace)

@@ -17,7 +17,7 @@ use serve_core::{CancelReason, Class, Limit, Refusal, Request, RequestId, Span, 
 use crate::admit::{Admit, Cause, Ended, Load, Room, Watch};
 use crate::demand::Demand;
 use crate::journal::{Decision, Journal, Sink};
-use crate::lengths::{Lengths, SeenLengths, Unseen};
+use crate::lengths::{Expected, Lengths, SeenLengths, Unseen};
 use crate::order::{Lanes, Order, Served, Waiting};
 use crate::pace::{Capacity, Pace, StepDone};
 use queue::{Due, Entry, Queue};
@@ -260,7 +260,7 @@ impl Gate {
     ) -> bool {
         let asked = Asked {
             ahead: Demand::default(),
-            own: Demand::of(prompt_left, 1, self.block_size),
+            own: Demand::of(prompt_left, Expected::certain(1), self.block_size),
             class: request.class(),
         };
         let (policies, load) = self.policies_and_load(now, &asked);
@@ -479,7 +479,7 @@ impl Gate {
 
     /// What a request is expected to occupy.
     fn demand_of(&self, request: &Request, unseen: Unseen) -> Demand {
-        let output = self.lengths.expected(request, 0, unseen);
+        let output = self.lengths.expected(request, unseen);
         Demand::of(request.prompt_tokens(), output, self.block_size)
     }
 

@@ -54,6 +54,7 @@ impl Started {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lengths::Expected;
 
     #[test]
     fn a_request_is_found_whatever_is_said_of_its_time() {
@@ -63,7 +64,7 @@ mod tests {
             for at in said {
                 let mut started = Started::default();
                 for (at, id) in taken {
-                    let demand = Demand::of(id as u32, 1, 16);
+                    let demand = Demand::of(id as u32, Expected::certain(1), 16);
                     started.push(Time::from_millis(at), RequestId::new(id), at, demand);
                 }
                 started.remove(RequestId::new(id), at.map(Time::from_millis));

@@ -184,9 +184,10 @@ impl Pace {
         // Where two are nearly as scarce they are the limit by turns, so it takes longer than either alone: a
         // norm that is the largest where that stands out.
         let fourth = |steps: f64| (steps.max(0.0) * steps) * (steps * steps);
-        let steps = (fourth(by_slots) + fourth(by_blocks) + fourth(by_tokens))
-            .sqrt()
-            .sqrt();
+        let steps = fourth(by_slots) + fourth(by_blocks) + fourth(by_tokens);
+        let mut outputs = ahead.others;
+        outputs += underway.demand;
+        let steps = steps.sqrt().sqrt() * (1.0 + outputs.doubt());
         Some(steps * step + prompts * token)
     }
 
@@ -322,6 +323,7 @@ fn index(class: Class) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lengths::Expected;
 
     fn decodes(tokens: u32, millis: u64) -> StepDone {
         StepDone {
@@ -381,7 +383,7 @@ mod tests {
     fn whatever_there_is_least_of_sets_the_pace() {
         let pace = measured();
         let mut others = Demand::default();
-        (0..20).for_each(|_| others += Demand::of(160, 100, 16));
+        (0..20).for_each(|_| others += Demand::of(160, Expected::certain(100), 16));
         let roomy = Capacity {
             slots: 1_000,
             blocks: 100_000,

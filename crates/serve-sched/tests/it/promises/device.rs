@@ -1,11 +1,19 @@
 //! Devices of which one thing or another is the limit, requests for them, and what came of a promise.
 
-use serve_core::mock::{CostModel, Mock, MockConfig};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serve_core::mock::{CostModel, Mock, MockConfig, StepLoad};
 use serve_core::rng::Rng;
-use serve_core::{Backend as _, Limits, Request, RequestId, Span, Time, TokenId};
-use serve_sched::admit::{Admit, DeadlinePrediction, FirstTokenBudget, LatencyBudget};
+use serve_core::{
+    Backend, BackendError, Limits, Request, RequestId, Span, StepId, StepOutcome, StepPlan, Time,
+    TokenId,
+};
+use serve_sched::admit::{
+    Admit, ConcurrencyLimit, DeadlinePrediction, FirstTokenBudget, LatencyBudget,
+};
 use serve_sched::kv::KvSettings;
-use serve_sched::sim::{Arrivals, Poisson, Row, Simulation, Terminal};
+use serve_sched::sim::{Arrivals, Poisson, Report, Row, Simulation, Terminal};
 use serve_sched::{Policies, Scheduler};
 
 /// What is promised.
@@ -17,6 +25,8 @@ pub(super) enum Promise {
     Deadline,
     /// The first token within a target: `first-token-budget`.
     FirstToken,
+    /// A start at once: `concurrency-limit`.
+    Start,
 }
 
 /// How long requests are.
@@ -24,39 +34,45 @@ pub(super) enum Promise {
 pub(super) enum Shape {
     /// All the same.
     Alike,
-    /// Nine short ones for each long one.
+    /// Nine short ones for each that is six times as long.
     TwoKinds,
-    /// From a few tokens to some thousands.
+    /// From a few tokens up to six times the mean, each length the product of two exponentials.
     Trace,
 }
 
 /// A device and what is asked of it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Case {
+    /// What is the limit.
     pub(super) name: &'static str,
-    limits: Limits,
+    pub(super) limits: Limits,
     /// Tokens of prompt and answer, of requests that are alike.
-    tokens: (u32, u32),
+    pub(super) tokens: (u32, u32),
     /// Promised to requests that are alike, and to others.
-    targets: (Span, Span),
+    pub(super) targets: (Span, Span),
+    /// Whether every request has the same output limit, and ends before it.
+    pub(super) hides_lengths: bool,
+    /// Whether the device takes twice as long for each step from the middle on.
+    pub(super) slows_down: bool,
 }
 
 /// What came of a promise.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Kept {
     /// Of what was promised, over the promise.
     pub(super) p99: f64,
-    /// The share of the answered that were late.
-    pub(super) late: f64,
-    /// Those in time, over those whom the device can answer.
+    /// Those in time, over those that the device can answer.
     pub(super) goodput: f64,
     /// The share of all that were refused.
     pub(super) refused: f64,
-    /// The share of all that expired.
-    pub(super) expired: f64,
+    /// The longest wait for a start, over the promise.
+    pub(super) wait_p99: f64,
 }
 
 const REQUESTS: usize = 4_000;
+
+/// The limit of requests that hide their lengths.
+const LIMIT_HIDING: u32 = 1_024;
 
 const fn limits(sequences_max: u32, step_tokens_max: u32, blocks: u32) -> Limits {
     Limits {
@@ -68,32 +84,21 @@ const fn limits(sequences_max: u32, step_tokens_max: u32, blocks: u32) -> Limits
     }
 }
 
-pub(super) fn cases() -> Vec<Case> {
-    vec![
-        Case {
-            name: "slots",
-            limits: limits(16, 4_096, 16 * 2_048),
-            tokens: (100, 60),
-            targets: (Span::from_secs(6), Span::from_secs(15)),
-        },
-        Case {
-            name: "memory",
-            limits: limits(400, 4_096, 24 * 20),
-            tokens: (260, 56),
-            targets: (Span::from_secs(6), Span::from_secs(15)),
-        },
-        Case {
-            name: "steps",
-            limits: limits(64, 4_096, 64 * 2_048),
-            tokens: (3_000, 8),
-            targets: (Span::from_secs(6), Span::from_secs(15)),
-        },
-        Case {
-            name: "mixed",
-            limits: limits(32, 2_048, 32 * 40),
-            tokens: (500, 100),
-            targets: (Span::from_secs(15), Span::from_secs(30)),
-        },
+/// One device for each binding limit, and one on which slots and memory take turns.
+pub(super) fn cases() -> [Case; 4] {
+    let case = |name, limits, tokens, targets: (u64, u64)| Case {
+        name,
+        limits,
+        tokens,
+        targets: (Span::from_secs(targets.0), Span::from_secs(targets.1)),
+        hides_lengths: false,
+        slows_down: false,
+    };
+    [
+        case("slots", limits(16, 4_096, 16 * 2_048), (100, 60), (6, 30)),
+        case("memory", limits(400, 4_096, 24 * 20), (260, 56), (6, 45)),
+        case("steps", limits(64, 4_096, 64 * 2_048), (3_000, 8), (6, 30)),
+        case("mixed", limits(32, 2_048, 32 * 40), (500, 100), (15, 60)),
     ]
 }
 
@@ -102,25 +107,35 @@ impl Case {
         let (prompt, output) = self.tokens;
         match shape {
             Shape::Alike => (prompt, output),
-            // Of the same mean: a tenth are 4 times as long, the others two thirds.
+            // Of the same mean.
             Shape::TwoKinds => match rng.below(10) {
                 0 => (prompt * 4, output * 4),
                 _ => ((prompt * 2).div_ceil(3), (output * 2).div_ceil(3)),
             },
             Shape::Trace => {
-                let mut of = |mean: u32, max: f64| {
-                    // Heavy-tailed: the product of two exponentials.
+                let mut of = |mean: u32| {
                     let factor = rng.exponential(1.0) * rng.exponential(1.0);
-                    ((f64::from(mean) * factor.min(max)) as u32).max(2)
+                    ((f64::from(mean) * factor.min(6.0)) as u32).max(2)
                 };
-                (of(prompt, 6.0), of(output, 6.0))
+                (of(prompt), of(output))
             }
         }
     }
 
-    fn mock(&self) -> Mock {
-        let step = vec![(1, Span::from_millis(18))];
-        let cost = CostModel::new(step, Span::from_micros(30), Span::ZERO).unwrap();
+    fn target(&self, shape: Shape) -> Span {
+        match shape {
+            Shape::Alike => self.targets.0,
+            Shape::TwoKinds | Shape::Trace => self.targets.1,
+        }
+    }
+
+    pub(super) fn target_secs(&self, shape: Shape) -> f64 {
+        self.target(shape).as_secs_f64()
+    }
+
+    fn mock(&self, step_ms: u64, token_us: u64) -> Mock {
+        let step = vec![(1, Span::from_millis(step_ms))];
+        let cost = CostModel::new(step, Span::from_micros(token_us), Span::ZERO).unwrap();
         Mock::new(MockConfig {
             limits: self.limits,
             cost,
@@ -128,24 +143,39 @@ impl Case {
         })
     }
 
-    fn requests(
+    fn device(&self, slow_from: u64) -> Device {
+        Device {
+            fast: self.mock(18, 30),
+            slow: self.mock(36, 60),
+            slow_from,
+            busy_before: Arc::default(),
+        }
+    }
+
+    pub(super) fn requests(
         &self,
         shape: Shape,
         arrivals: impl Iterator<Item = Time>,
         seed: u64,
     ) -> Vec<Request> {
         let mut rng = Rng::new(seed);
-        arrivals
-            .enumerate()
-            .map(|(id, at)| {
-                let (prompt, output) = self.tokens(shape, &mut rng);
-                let prompt = vec![TokenId::new(1); prompt as usize];
-                Request::new(RequestId::new(id as u64), at, prompt, output).unwrap()
-            })
-            .collect()
+        let mock = self.mock(18, 30);
+        let request = |(id, at): (usize, Time)| {
+            let (prompt, output) = self.tokens(shape, &mut rng);
+            let id = RequestId::new(id as u64);
+            let tokens = vec![TokenId::new(1); prompt as usize];
+            if !self.hides_lengths {
+                return Request::new(id, at, tokens, output).unwrap();
+            }
+            // It ends by a stop token, where nobody could know.
+            let stop = mock.token(id, prompt + output - 1);
+            let request = Request::new(id, at, tokens, LIMIT_HIDING).unwrap();
+            request.with_stop_tokens(vec![stop])
+        };
+        arrivals.enumerate().map(request).collect()
     }
 
-    fn run(&self, admit: Vec<Box<dyn Admit>>, requests: Vec<Request>) -> (Vec<Row>, f64) {
+    fn run(&self, device: Device, admit: Vec<Box<dyn Admit>>, requests: Vec<Request>) -> Report {
         let policies = Policies {
             admit,
             kv: KvSettings {
@@ -154,85 +184,138 @@ impl Case {
             },
             ..Policies::default()
         };
-        let mock = self.mock();
-        let scheduler = Scheduler::new(mock.limits(), policies).unwrap();
-        let report = Simulation::new(scheduler, mock).run(&mut Arrivals::new(requests));
-        (report.rows, report.end.as_secs_f64())
+        let scheduler = Scheduler::new(self.limits, policies).unwrap();
+        Simulation::new(scheduler, device).run(&mut Arrivals::new(requests))
     }
 
     /// Requests that the device answers in a second when they all wait from the start.
-    fn capacity(&self, shape: Shape) -> f64 {
+    pub(super) fn capacity(&self, shape: Shape) -> f64 {
         let arrivals = std::iter::repeat_n(Time::ZERO, 1_500);
-        let (rows, secs) = self.run(Vec::new(), self.requests(shape, arrivals, 5));
-        rows.len() as f64 / secs
+        let requests = self.requests(shape, arrivals, 5);
+        let report = self.run(self.device(u64::MAX), Vec::new(), requests);
+        1_500.0 / report.end.as_secs_f64()
     }
 
     pub(super) fn keep(&self, promise: Promise, shape: Shape, load: f64, seed: u64) -> Kept {
         let capacity = self.capacity(shape);
         let arrivals = Poisson::new(100 + seed, capacity * load).take(REQUESTS);
         let mut requests = self.requests(shape, arrivals, 200 + seed);
-        let target = match shape {
-            Shape::Alike => self.targets.0,
-            Shape::TwoKinds | Shape::Trace => self.targets.1,
+        let target = self.target(shape);
+        if promise == Promise::Deadline {
+            let due = |request: Request| {
+                let deadline = request.arrival() + target;
+                request.with_deadline(Some(deadline))
+            };
+            requests = requests.into_iter().map(due).collect();
+        }
+        let last = requests.last().unwrap().arrival();
+        let admit = || -> Vec<Box<dyn Admit>> {
+            vec![match promise {
+                Promise::End => Box::new(LatencyBudget::new(target)),
+                Promise::FirstToken => Box::new(FirstTokenBudget::new(target)),
+                Promise::Deadline => Box::new(DeadlinePrediction::default()),
+                Promise::Start => Box::new(ConcurrencyLimit),
+            }]
         };
-        let admit: Box<dyn Admit> = match promise {
-            Promise::End => Box::new(LatencyBudget::new(target)),
-            Promise::FirstToken => Box::new(FirstTokenBudget::new(target)),
-            Promise::Deadline => {
-                let due = |request: Request| {
-                    let deadline = request.arrival() + target;
-                    request.with_deadline(Some(deadline))
-                };
-                requests = requests.into_iter().map(due).collect();
-                Box::new(DeadlinePrediction::default())
+        let slow_from = match self.slows_down {
+            false => u64::MAX,
+            true => {
+                let fast = self.run(self.device(u64::MAX), admit(), requests.clone());
+                fast.stats.counters.steps / 3
             }
         };
-        let debug = std::env::var("DEBUG").is_ok();
-        let last = requests.last().unwrap().arrival().as_secs_f64();
-        let (rows, _) = self.run(vec![admit], requests);
-        let took = |row: &Row| match promise {
-            Promise::FirstToken => row.first_token_time().unwrap(),
-            Promise::End | Promise::Deadline => row.response_time(),
-        };
-        if debug {
-            println!("\ncapacity {capacity}");
-            let mut sorted: Vec<&Row> = rows.iter().filter(|r| r.is_finished()).collect();
-            sorted.sort_by_key(|r| r.arrival);
-            for chunk in sorted.chunks(sorted.len().div_ceil(20)) {
-                let mut t: Vec<f64> = chunk
-                    .iter()
-                    .map(|r| took(r).as_secs_f64() / target.as_secs_f64())
-                    .collect();
-                t.sort_by(f64::total_cmp);
-                let w: f64 = chunk
-                    .iter()
-                    .map(|r| r.waited().unwrap().as_secs_f64())
-                    .sum::<f64>()
-                    / chunk.len() as f64;
-                let p: u32 = chunk.iter().map(|r| r.usage.preemptions).sum();
-                println!(
-                    "from {:6.1} median {:.2} max {:.2} wait {w:.2} preempted {p} of {}",
-                    chunk[0].arrival.as_secs_f64(),
-                    t[t.len() / 2],
-                    t[t.len() - 1],
-                    t.len()
-                );
-            }
+        let device = self.device(slow_from);
+        let busy_before = Arc::clone(&device.busy_before);
+        let report = self.run(device, admit(), requests);
+        let mut rows: Vec<&Row> = report.rows.iter().collect();
+        let mut secs = last.as_secs_f64();
+        let mut able = capacity;
+        if self.slows_down {
+            // Admitted later than a mean response time after it has become slower.
+            let slow_at = Time::from_nanos(busy_before.load(Ordering::Relaxed));
+            let finished = rows.iter().filter(|row| row.is_finished());
+            let total: f64 = finished
+                .clone()
+                .map(|row| row.response_time().as_secs_f64())
+                .sum();
+            let mean = Span::from_secs_f64(total / finished.count() as f64);
+            let from = slow_at + mean;
+            rows.retain(|row| row.arrival > from);
+            secs = last.since(from).as_secs_f64();
+            able = capacity / 2.0;
         }
-        let mut times: Vec<Span> = rows.iter().filter(|r| r.is_finished()).map(took).collect();
-        times.sort_unstable();
-        let in_time = times.iter().filter(|time| **time <= target).count() as f64;
-        let answered = times.len() as f64;
-        let share = |of: fn(&Terminal) -> bool| {
-            rows.iter().filter(|row| of(&row.terminal)).count() as f64 / rows.len() as f64
-        };
-        let rank = (times.len() * 99).div_ceil(100).max(1) - 1;
-        Kept {
-            p99: times[rank].as_secs_f64() / target.as_secs_f64(),
-            late: 1.0 - in_time / answered,
-            goodput: in_time / (capacity * last).min(rows.len() as f64),
-            refused: share(|terminal| matches!(terminal, Terminal::Refused(_))),
-            expired: share(|terminal| matches!(terminal, Terminal::Cancelled(_))),
+        kept(&rows, promise, target, able * secs)
+    }
+}
+
+/// What came of a promise to these, of which the device can answer so many.
+fn kept(rows: &[&Row], promise: Promise, target: Span, able: f64) -> Kept {
+    let took = |row: &&&Row| match promise {
+        Promise::FirstToken => row.first_token_time().unwrap(),
+        Promise::Start => row.waited().unwrap(),
+        Promise::End | Promise::Deadline => row.response_time(),
+    };
+    let finished = || rows.iter().filter(|row| row.is_finished());
+    let times: Vec<Span> = finished().map(|row| took(&row)).collect();
+    let waits = finished().map(|row| row.waited().unwrap());
+    let in_time = times.iter().filter(|time| **time <= target).count() as f64;
+    let refused = |row: &&&Row| matches!(row.terminal, Terminal::Refused(_));
+    let over_target = |times: Vec<Span>| p99(times) / target.as_secs_f64();
+    Kept {
+        goodput: in_time / able.min(rows.len() as f64),
+        refused: rows.iter().filter(refused).count() as f64 / rows.len() as f64,
+        wait_p99: over_target(waits.collect()),
+        p99: over_target(times),
+    }
+}
+
+/// In seconds, by nearest rank.
+fn p99(mut times: Vec<Span>) -> f64 {
+    times.sort_unstable();
+    let rank = (times.len() * 99).div_ceil(100).max(1) - 1;
+    times[rank].as_secs_f64()
+}
+
+/// A device that takes longer from some step on.
+struct Device {
+    fast: Mock,
+    slow: Mock,
+    slow_from: u64,
+    /// For how long it was busy before that, in nanoseconds.
+    busy_before: Arc<AtomicU64>,
+}
+
+impl Device {
+    fn was_busy(&self, step: StepId, elapsed: Span) {
+        if step.get() < self.slow_from {
+            self.busy_before
+                .fetch_add(elapsed.as_nanos(), Ordering::Relaxed);
         }
+    }
+}
+
+impl Backend for Device {
+    fn limits(&self) -> Limits {
+        self.fast.limits()
+    }
+
+    fn execute(&mut self, plan: &StepPlan, outcome: &mut StepOutcome) -> Result<(), BackendError> {
+        self.fast.execute(plan, outcome)?;
+        if plan.step().get() >= self.slow_from {
+            // Costs are the double of the fast one's in every part.
+            outcome.elapsed = outcome.elapsed * 2;
+        }
+        self.was_busy(plan.step(), outcome.elapsed);
+        Ok(())
+    }
+
+    fn price(&self, step: StepId, load: &StepLoad) -> Option<Span> {
+        let device = match step.get() < self.slow_from {
+            true => &self.fast,
+            false => &self.slow,
+        };
+        let elapsed = device.price(step, load)?;
+        self.was_busy(step, elapsed);
+        Some(elapsed)
     }
 }

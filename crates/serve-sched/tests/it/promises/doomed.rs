@@ -1,0 +1,255 @@
+//! Work that cannot be in time is not done, and little is refused that could have been.
+
+use serve_core::mock::{CostModel, Mock, MockConfig};
+use serve_core::rng::Rng;
+use serve_core::{Backend as _, CancelReason, Limits, Request, RequestId, Span, Time, TokenId};
+use serve_sched::admit::{Admit, DeadlinePrediction};
+use serve_sched::kv::KvSettings;
+use serve_sched::sim::{Arrivals, Input, Poisson, Report, Row, Script, Simulation, Terminal};
+use serve_sched::{Policies, Scheduler};
+
+use crate::quoted::quoted;
+
+/// Eight slots, 10 ms a step.
+fn device() -> Mock {
+    let cost = CostModel::new(vec![(1, Span::from_millis(10))], Span::ZERO, Span::ZERO).unwrap();
+    Mock::new(MockConfig {
+        limits: Limits {
+            sequences_max: 8,
+            step_tokens_max: 4_096,
+            context_max: 4_096,
+            block_size: 16,
+            blocks: 8 * 256 + 1,
+        },
+        cost,
+        ..MockConfig::default()
+    })
+}
+
+fn scheduler(admit: Vec<Box<dyn Admit>>) -> Scheduler {
+    let policies = Policies {
+        admit,
+        kv: KvSettings {
+            reuse_prefixes: false,
+            ..KvSettings::default()
+        },
+        ..Policies::default()
+    };
+    Scheduler::new(device().limits(), policies).unwrap()
+}
+
+fn run(admit: Vec<Box<dyn Admit>>, requests: Vec<Request>) -> Report {
+    Simulation::new(scheduler(admit), device()).run(&mut Arrivals::new(requests))
+}
+
+fn prediction() -> Vec<Box<dyn Admit>> {
+    vec![Box::new(DeadlinePrediction::default())]
+}
+
+fn ending_running() -> Vec<Box<dyn Admit>> {
+    let policy = DeadlinePrediction::default().ending_running(true);
+    vec![Box::new(policy)]
+}
+
+/// How a workload says how long its answers are.
+#[derive(Clone, Copy)]
+enum Limit {
+    /// By each request's output limit.
+    Own,
+    /// The same limit of 1,800 for all.
+    Same,
+}
+
+/// Requests at 15 a second with 8 s each, of which one in `doomed_every` is of 1,500 tokens, 15 s even alone, and
+/// the others of 12; from the `until`-th on none is long.
+fn requests(doomed_every: u64, until: usize, limit: Limit) -> Vec<Request> {
+    let (mut rng, device) = (Rng::new(11), device());
+    let request = |(n, at): (usize, Time)| {
+        let long = rng.below(doomed_every) == 0 && n < until;
+        let (id, output) = (RequestId::new(n as u64), if long { 1_500 } else { 12 });
+        let prompt = vec![TokenId::new(1); 10];
+        let request = match limit {
+            Limit::Own => Request::new(id, at, prompt, output).unwrap(),
+            Limit::Same => {
+                let stop = device.token(id, 10 + output - 1);
+                let request = Request::new(id, at, prompt, 1_800).unwrap();
+                request.with_stop_tokens(vec![stop])
+            }
+        };
+        request.with_deadline(Some(at + Span::from_secs(8)))
+    };
+    Poisson::new(2, 15.0)
+        .take(8_000)
+        .enumerate()
+        .map(request)
+        .collect()
+}
+
+/// The share of all tokens that were generated for nobody.
+fn wasted(report: &Report) -> f64 {
+    let tokens = |finished: bool| -> f64 {
+        let rows = report
+            .rows
+            .iter()
+            .filter(|row| row.is_finished() == finished);
+        rows.map(|row| f64::from(row.usage.output_tokens)).sum()
+    };
+    tokens(false) / (tokens(false) + tokens(true))
+}
+
+fn answered<'a>(rows: impl Iterator<Item = &'a Row>) -> f64 {
+    let (mut all, mut finished) = (0, 0);
+    for row in rows {
+        all += 1;
+        finished += u32::from(row.is_finished());
+    }
+    f64::from(finished) / f64::from(all)
+}
+
+/// Of those that were refused or given up, the share that the control answered in time.
+fn wrongly(report: &Report, control: &Report) -> f64 {
+    let given_up = |row: &&Row| {
+        matches!(
+            row.terminal,
+            Terminal::Refused(_) | Terminal::Cancelled(CancelReason::DeadlineUnreachable)
+        )
+    };
+    let in_time = |row: &Row| {
+        control
+            .rows
+            .iter()
+            .any(|other| other.request == row.request && other.is_finished())
+    };
+    let given_up: Vec<&Row> = report.rows.iter().filter(given_up).collect();
+    given_up.iter().filter(|row| in_time(row)).count() as f64 / given_up.len() as f64
+}
+
+#[test]
+fn what_limits_tell_to_be_doomed_is_not_done() {
+    let requests = requests(12, usize::MAX, Limit::Own);
+    let control = run(Vec::new(), requests.clone());
+    let on = run(prediction(), requests);
+    assert!(wasted(&control) > 0.7, "{}", wasted(&control));
+    assert!(wasted(&on) < 0.1, "{}", wasted(&on));
+    assert!(wrongly(&on, &control) <= 0.05, "{}", wrongly(&on, &control));
+    let [off, on] = [control, on].map(|report| {
+        let (wasted, answered) = (
+            100.0 * wasted(&report),
+            100.0 * answered(report.rows.iter()),
+        );
+        format!("{wasted:.1}% | {answered:.1}%")
+    });
+    quoted(
+        "deadline-prediction",
+        &format!("| its limit | {off} | {on} |"),
+    );
+}
+
+#[test]
+fn what_only_time_tells_to_be_doomed_is_ended_while_it_runs() {
+    let requests = requests(12, usize::MAX, Limit::Same);
+    let control = run(Vec::new(), requests.clone());
+    let on = run(prediction(), requests.clone());
+    let ending = run(ending_running(), requests);
+    assert!(wasted(&control) > 0.7, "{}", wasted(&control));
+    assert!(wasted(&ending) < 0.2, "{}", wasted(&ending));
+    let short = |report: &Report| answered(report.rows.iter());
+    assert!(short(&ending) > 0.9, "{}", short(&ending));
+    assert!(short(&ending) >= short(&on));
+    assert!(
+        wrongly(&ending, &control) <= 0.05,
+        "{}",
+        wrongly(&ending, &control)
+    );
+    let of = |report: &Report| {
+        format!(
+            "{:.1}% | {:.1}%",
+            100.0 * wasted(report),
+            100.0 * short(report)
+        )
+    };
+    quoted(
+        "deadline-prediction",
+        &format!("| nothing | {} | {} |", of(&control), of(&on)),
+    );
+    quoted(
+        "deadline-prediction",
+        &format!(
+            "| nothing, ending what runs | {} | {} |",
+            of(&control),
+            of(&ending)
+        ),
+    );
+}
+
+/// What is never tried is never learnt again: lengths change, and the refusals end.
+#[test]
+fn lengths_that_become_short_are_noticed() {
+    for admit in [prediction, ending_running] {
+        let requests = requests(1, 4_000, Limit::Same);
+        let changed = requests[4_000].arrival();
+        let report = run(admit(), requests);
+        let later = report.rows.iter().filter(|row| row.arrival > changed);
+        let answered = answered(later);
+        assert!(answered > 0.9, "{answered}");
+    }
+}
+
+/// An idle engine, and a first request that its client cancels: its limit is not taken for how long answers are.
+#[test]
+fn one_cancel_on_an_idle_engine_locks_nobody_out() {
+    for tokens in [1, 100, 700] {
+        let device = device();
+        let mut inputs = Vec::new();
+        for n in 0..200_u64 {
+            let at = Time::from_secs(n * 2);
+            let output = if n == 0 { 1_500 } else { 12 };
+            let stop = device.token(RequestId::new(n), 10 + output - 1);
+            let prompt = vec![TokenId::new(1); 10];
+            let request = Request::new(RequestId::new(n), at, prompt, 1_800).unwrap();
+            let request = request.with_stop_tokens(vec![stop]);
+            let request = request.with_deadline(Some(at + Span::from_secs(8)));
+            if n == 1 {
+                let request = RequestId::new(0);
+                let reason = CancelReason::Client;
+                let at = Time::from_millis(10 * tokens + 5);
+                inputs.push((at, Input::Cancel { request, reason }));
+            }
+            inputs.push((at, Input::Submit(request)));
+        }
+        inputs.sort_by_key(|(at, _)| *at);
+        let simulation = Simulation::new(scheduler(prediction()), device);
+        let report = simulation.run(&mut Script::new(inputs));
+        let answered = report.rows.iter().filter(|row| row.is_finished()).count();
+        assert!(answered >= 195, "{answered} of 199 after {tokens} tokens");
+    }
+}
+
+/// A request that cannot be in time any more when its turn comes is not begun.
+#[test]
+fn nobody_starts_that_cannot_be_in_time() {
+    // Without anything measured at first, the queue is long before anybody can be refused.
+    let request = |(n, at): (usize, Time)| {
+        let prompt = vec![TokenId::new(1); 10];
+        let request = Request::new(RequestId::new(n as u64), at, prompt, 100).unwrap();
+        request.with_deadline(Some(at + Span::from_millis(2_500)))
+    };
+    let burst = std::iter::repeat_n(Time::ZERO, 60);
+    let requests: Vec<Request> = burst.enumerate().map(request).collect();
+    let report = run(prediction(), requests.clone());
+    let dropped = |row: &&Row| {
+        matches!(
+            row.terminal,
+            Terminal::Cancelled(CancelReason::DeadlineUnreachable)
+        )
+    };
+    assert!(report.rows.iter().filter(dropped).count() > 20);
+    let unstarted = report
+        .rows
+        .iter()
+        .filter(dropped)
+        .all(|row| row.started.is_none());
+    assert!(unstarted);
+    assert!(wasted(&report) < 0.05, "{}", wasted(&report));
+    assert!(wasted(&run(Vec::new(), requests)) > 0.1);
+}
