@@ -148,9 +148,8 @@ impl<'a> Load<'a> {
         self.waiting_by_class.get(rank).copied().unwrap_or(0)
     }
 
-    /// Requests waiting that go before the one that is asked about, as far as the order says so on
-    /// its arrival ([`Order::lane_on_arrival`](crate::order::Order::lane_on_arrival)); all that
-    /// wait, where it does not.
+    /// Requests waiting that go before the one that is asked about, under the order:
+    /// [`Gate::ahead`](crate::Gate::ahead).
     pub fn ahead(&self) -> u32 {
         self.waiting.saturating_sub(self.behind)
     }
@@ -189,10 +188,10 @@ impl<'a> Load<'a> {
     /// In a static batch all have the same left, in a continuous one each its own. The mean service
     /// time stands for every request's: lengths that vary widely make it a guess about the mean.
     ///
-    /// In tiers a request waits for its own class and those above it. Under every other order it is
-    /// taken to go last, as in first come, first served: one that will overtake others, because it
-    /// is due sooner, shorter or of a tenant that has had less, is predicted to start too late. Who
-    /// comes afterwards and overtakes *it* is not foreseen.
+    /// In tiers a request waits for its own class and those above it, and under a fair order for its
+    /// own tenant and for what others are given meanwhile. Within one lane it is taken to go last:
+    /// one that will overtake others, because it is due sooner or shorter, is predicted to start too
+    /// late. Who comes afterwards and overtakes *it* is not foreseen.
     pub fn time_to_start(&self) -> Option<Span> {
         let free = self.slots_free();
         if self.ahead() < free {

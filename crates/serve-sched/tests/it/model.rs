@@ -578,7 +578,8 @@ impl World {
             terminal.filter(|kind| of(kind)).count() as u64
         };
         let counters = stats.counters;
-        assert_eq!(counters.refused, self.refused);
+        let displaced = count(|kind| matches!(kind, EventKind::Displaced { .. }));
+        assert_eq!(counters.refused, self.refused + displaced);
         assert_eq!(
             counters.finished,
             count(|kind| matches!(kind, EventKind::Finished { .. }))

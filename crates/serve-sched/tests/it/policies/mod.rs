@@ -6,6 +6,7 @@ mod fairness;
 mod off;
 mod order;
 mod start_by;
+mod tenants;
 
 use serve_core::mock::{CostModel, Mock, MockConfig};
 use serve_core::{Backend as _, Class, Limits, Request, RequestId, Span, TenantId, Time, TokenId};

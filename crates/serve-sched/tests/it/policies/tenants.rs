@@ -1,0 +1,362 @@
+//! Tenants that compete for the places of a full queue: who is refused, who is displaced, and who is
+//! answered whatever others send.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use serve_core::mock::{CostModel, Mock, MockConfig};
+use serve_core::{
+    Backend as _, Limits, Refusal, Request, RequestId, Span, TenantId, Time, TokenId,
+};
+use serve_sched::admit::{Admit, QueueCap};
+use serve_sched::kv::KvSettings;
+use serve_sched::order::{FairTenants, Fifo, GroupId, Order, OrderSettings};
+use serve_sched::sim::{Arrivals, Poisson, Report, Row, Simulation, Terminal};
+use serve_sched::{Policies, Scheduler};
+
+use crate::quoted::quoted;
+
+/// The one whose requests are to be answered.
+const LIGHT: TenantId = TenantId::new(1);
+/// Its requests' ids begin here.
+const LIGHT_IDS: u64 = 1 << 32;
+
+fn share(share: u32) -> NonZeroU32 {
+    NonZeroU32::new(share).unwrap()
+}
+
+/// What a device runs out of first.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Limit {
+    Slots,
+    Blocks,
+    StepTokens,
+}
+
+fn device(limit: Limit) -> Mock {
+    let (sequences_max, step_tokens_max, blocks) = match limit {
+        Limit::Slots => (12, 2_048, 4_097),
+        Limit::Blocks => (256, 2_048, 24 * 12 + 1),
+        Limit::StepTokens => (64, 96, 4_097),
+    };
+    let decode = vec![(1, Span::from_millis(17))];
+    let cost = CostModel::new(decode, Span::from_micros(60), Span::ZERO);
+    Mock::new(MockConfig {
+        limits: Limits {
+            sequences_max,
+            step_tokens_max,
+            context_max: 2_048,
+            block_size: 16,
+            blocks,
+        },
+        cost: cost.unwrap(),
+        ..MockConfig::default()
+    })
+}
+
+fn request(id: u64, at: Time, (prompt, output): (u32, u32), tenant: TenantId) -> Request {
+    let prompt: Arc<[TokenId]> = vec![TokenId::new(7); prompt as usize].into();
+    let request = Request::new(RequestId::new(id), at, prompt, output).unwrap();
+    request.with_tenant(tenant)
+}
+
+fn serve(mock: Mock, order: impl Order + 'static, cap: Option<u32>, load: Vec<Request>) -> Report {
+    let admit = cap.map(|cap| Box::new(QueueCap::new(cap)) as Box<dyn Admit>);
+    let policies = Policies {
+        admit: admit.into_iter().collect(),
+        order: Box::new(order),
+        kv: KvSettings {
+            reuse_prefixes: false,
+            ..KvSettings::default()
+        },
+        ..Policies::default()
+    };
+    let mut load = load;
+    load.sort_by_key(Request::arrival);
+    let asked = load.len();
+    let scheduler = Scheduler::new(mock.limits(), policies).unwrap();
+    let report = Simulation::new(scheduler, mock).run(&mut Arrivals::new(load));
+    assert_eq!(report.rows.len(), asked, "everybody is told something");
+    let counters = report.stats.counters;
+    assert_eq!(counters.arrived, counters.finished + counters.refused);
+    report
+}
+
+fn of_light(report: &Report) -> impl Iterator<Item = &Row> {
+    report.rows.iter().filter(|row| row.tenant == LIGHT)
+}
+
+fn answered(report: &Report) -> usize {
+    of_light(report).filter(|row| row.is_finished()).count()
+}
+
+/// 18,000 requests in 100 seconds of one tenant, ten times what the device can do, and one a second
+/// of another.
+fn flood_and_light() -> Vec<Request> {
+    let flood = (0..).zip(Poisson::new(1, 180.0)).take(18_000);
+    let flood = flood.map(|(id, at)| request(id, at, (30, 50), TenantId::new(2)));
+    let light = (5..95).map(|n| {
+        let at = Time::from_millis(n * 1_000 + 137);
+        request(LIGHT_IDS + n, at, (30, 50), LIGHT)
+    });
+    flood.chain(light).collect()
+}
+
+#[test]
+fn a_flood_does_not_shut_the_light_tenant_out() {
+    let run = |order: Box<dyn Order>, cap| {
+        let report = match order.name() {
+            "fifo" => serve(device(Limit::Slots), Fifo, cap, flood_and_light()),
+            _ => serve(
+                device(Limit::Slots),
+                FairTenants::default(),
+                cap,
+                flood_and_light(),
+            ),
+        };
+        let mut waits: Vec<_> = of_light(&report).filter_map(Row::waited).collect();
+        waits.sort();
+        (answered(&report), waits[waits.len() / 2].as_secs_f64())
+    };
+    let fifo = run(Box::new(Fifo), Some(256));
+    let fair = run(Box::new(FairTenants::default()), Some(256));
+    let open = run(Box::new(FairTenants::default()), None);
+    assert_eq!((fair.0, open.0), (90, 90));
+    assert!(fifo.0 < 30, "{fifo:?}");
+    let said = format!(
+        "of the light tenant's 90 requests behind a queue cap of 256, {} were answered first come, first \
+         served, after waits of {:.1} s in the median, and {} under fair-tenants, after {:.2} s; without a cap \
+         {}, after {:.2} s",
+        fifo.0, fifo.1, fair.0, fair.1, open.0, open.1,
+    );
+    quoted("fair-tenants", &said);
+}
+
+/// A client that makes an id up for each request, and a tenant that has more than there is.
+fn made_up_ids(named: bool) -> usize {
+    let mut load = Vec::new();
+    for n in 0..300 {
+        let stranger = TenantId::new(100 + n as u32);
+        load.push(request(n, Time::ZERO, (20, 20), stranger));
+        load.push(request(LIGHT_IDS + n, Time::ZERO, (20, 20), LIGHT));
+    }
+    let order = match named {
+        true => FairTenants::default().with_share(LIGHT, NonZeroU32::MIN),
+        false => FairTenants::default(),
+    };
+    let report = serve(device(Limit::Slots), order, None, load);
+    let mut rows: Vec<_> = report.rows.iter().collect();
+    rows.sort_by_key(|row| (row.started, row.request));
+    rows[..300].iter().filter(|row| row.tenant == LIGHT).count()
+}
+
+#[test]
+fn an_id_for_each_request_wins_nothing_against_who_is_named() {
+    let (named, unnamed) = (made_up_ids(true), made_up_ids(false));
+    assert!((145..=155).contains(&named), "{named}");
+    let said = format!(
+        "of the first 300 requests served, {named} were those of the named tenant; unnamed among the \
+         unnamed, it had {unnamed}"
+    );
+    quoted("fair-groups", &said);
+}
+
+/// Three keys of one organisation against one of another.
+#[test]
+fn the_keys_of_an_organisation_share_one_counter() {
+    let (ours, theirs) = (GroupId::new(1), GroupId::new(2));
+    let order = || {
+        let order = FairTenants::default().with_group(LIGHT, ours);
+        (10..13).fold(order, |order, key| {
+            order.with_group(TenantId::new(key), theirs)
+        })
+    };
+    let load = |share: u64| {
+        let of = move |key| {
+            (0..400).map(move |n| {
+                request(
+                    u64::from(key) << 32 | n,
+                    Time::ZERO,
+                    (20, 20),
+                    TenantId::new(key),
+                )
+            })
+        };
+        let load: Vec<_> = [1, 10, 11, 12].into_iter().flat_map(of).collect();
+        assert!(share > 0);
+        load
+    };
+    let served = |order: FairTenants| {
+        let report = serve(device(Limit::Slots), order, None, load(1));
+        let mut rows: Vec<_> = report.rows.iter().collect();
+        rows.sort_by_key(|row| (row.started, row.request));
+        let of = |key| {
+            rows[..600]
+                .iter()
+                .filter(|row| row.tenant.get() == key)
+                .count()
+        };
+        [1, 10, 11, 12].map(of)
+    };
+    let [ours_served, rest @ ..] = served(order());
+    assert!((297..=303).contains(&ours_served), "{ours_served}");
+    assert!(rest.iter().all(|of| (97..=103).contains(of)), "{rest:?}");
+    let [weighted, ..] = served(order().with_group_share(theirs, share(3)));
+    assert!((147..=153).contains(&weighted), "{weighted}");
+}
+
+/// What a device gives in a second to a crowd whose requests are like this, in weighted tokens.
+fn capacity(limit: Limit, shape: (u32, u32)) -> f64 {
+    let load = (0..300).map(|id| request(id, Time::ZERO, shape, LIGHT));
+    let report = serve(device(limit), Fifo, None, load.collect());
+    300.0 * weight(shape) / report.end.as_secs_f64()
+}
+
+fn weight((prompt, output): (u32, u32)) -> f64 {
+    f64::from(prompt) + 2.0 * f64::from(output)
+}
+
+#[derive(Clone, Debug)]
+struct Scene {
+    limit: Limit,
+    cap: Option<u32>,
+    /// Of the light tenant, where the flood's group has one of 1.
+    share: u32,
+    light: (u32, u32),
+    flood: (u32, u32),
+    /// How many times what the device can do.
+    times: f64,
+    /// How many tenants send the flood, all of them one group.
+    flooders: u32,
+    grouped: bool,
+    /// Requests that the light tenant sends at once.
+    burst: u64,
+    seed: u64,
+}
+
+fn scenes() -> impl Strategy<Value = Scene> {
+    let limit = prop_oneof![
+        Just(Limit::Slots),
+        Just(Limit::Blocks),
+        Just(Limit::StepTokens)
+    ];
+    let shape = || {
+        prop_oneof![
+            Just((40, 45)),
+            Just((40, 12)),
+            Just((300, 90)),
+            Just((2, 3))
+        ]
+    };
+    let flood = (
+        shape(),
+        2.0..50.0,
+        prop_oneof![Just(1_u32), 2_u32..20, Just(1 << 20)],
+        any::<bool>(),
+    );
+    let cap = prop::option::weighted(0.8, 16_u32..300);
+    let light = (1_u32..4, shape(), 1_u64..4);
+    (limit, cap, light, flood, any::<u64>()).prop_map(
+        |(limit, cap, (share, light, burst), (flood, times, flooders, grouped), seed)| Scene {
+            limit,
+            cap,
+            share,
+            light,
+            flood,
+            times,
+            flooders,
+            grouped,
+            burst,
+            seed,
+        },
+    )
+}
+
+impl Scene {
+    fn run(&self) -> Report {
+        let order = FairTenants::default().with_share(LIGHT, share(self.share));
+        let order = match self.grouped {
+            true => (0..self.flooders.min(64)).fold(order, |order, n| {
+                order.with_group(TenantId::new(100 + n), GroupId::new(5))
+            }),
+            false => order,
+        };
+        let flooders = match self.grouped {
+            true => self.flooders.min(64),
+            false => self.flooders,
+        };
+        let (of_light, of_flood) = (
+            capacity(self.limit, self.light),
+            capacity(self.limit, self.flood),
+        );
+        // Weighted tokens a second of its part, the share of one in `share + 1`.
+        let part = f64::from(self.share) / f64::from(self.share + 1) * of_light.min(of_flood);
+        let window = Span::from_secs_f64(self.burst as f64 * weight(self.light) / part);
+        let secs = 40.0 * window.as_secs_f64().max(0.2);
+        let rate = self.times * of_flood / weight(self.flood);
+        let flood = (0..)
+            .zip(Poisson::new(self.seed, rate))
+            .take((rate * secs).min(8_000.0) as usize);
+        let flood = flood.map(|(id, at)| {
+            let tenant = TenantId::new(100 + (id % u64::from(flooders)) as u32);
+            request(id, at, self.flood, tenant)
+        });
+        let mut load: Vec<_> = flood.collect();
+        let end = load.last().map_or(Time::ZERO, Request::arrival);
+        let mut at = Time::ZERO + window;
+        let mut id = LIGHT_IDS;
+        while at < end {
+            for _ in 0..self.burst {
+                load.push(request(id, at, self.light, LIGHT));
+                id += 1;
+            }
+            at += window;
+        }
+        serve(device(self.limit), order, self.cap, load)
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    /// The promise of fair-tenants behind a full queue.
+    #[test]
+    fn a_tenant_within_its_share_is_answered_whatever_others_send(scene in scenes()) {
+        let report = scene.run();
+        let refused: Vec<_> = of_light(&report).filter(|row| !row.is_finished()).collect();
+        prop_assert!(refused.is_empty(), "{} of {} refused, first {:?}", refused.len(), of_light(&report).count(), refused[0]);
+    }
+}
+
+/// At every instant at most as many wait as may, and those displaced are told when to come again.
+#[test]
+fn the_displaced_are_told_later_and_when() {
+    let load = flood_and_light();
+    let report = serve(device(Limit::Slots), FairTenants::default(), Some(16), load);
+    let displaced = report
+        .rows
+        .iter()
+        .filter(|row| matches!(row.terminal, Terminal::Refused(_)) && row.end > row.arrival);
+    let mut told = 0;
+    for row in displaced {
+        let Terminal::Refused(refusal) = row.terminal else {
+            continue;
+        };
+        assert_ne!(row.tenant, LIGHT);
+        assert_eq!(row.started, None);
+        assert!(
+            matches!(
+                refusal,
+                Refusal::Later {
+                    retry_after: Some(_),
+                    ..
+                }
+            ),
+            "{refusal:?}"
+        );
+        told += 1;
+    }
+    assert!(told > 50, "{told}");
+    let _ = OrderSettings::default();
+}
