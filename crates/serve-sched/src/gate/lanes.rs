@@ -447,3 +447,37 @@ impl Tree {
 fn places(requests: u64, share: NonZeroU32) -> u64 {
     (requests << 32) / u64::from(share.get())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::order::Fifo;
+
+    #[test]
+    fn lanes_that_are_empty_take_no_memory() {
+        let mut tree = Tree::new(vec![Lanes::Rising, Lanes::Numbered, Lanes::Scanned]);
+        let demand = Demand::of(10, 10, 1);
+        for round in 0..1_000_u32 {
+            let leaves = [0, 1, 2, 3].map(|n| {
+                let item = Item {
+                    slot: n as usize,
+                    key: 0,
+                    sequence: u64::from(4 * round + n),
+                    demand,
+                    displaceable: n % 2 == 0,
+                };
+                let path = Path::of(round).under(n / 2).under(round * 4 + n / 3);
+                (n, tree.insert(&item, &path, &Fifo))
+            });
+            assert_eq!(tree.demand().requests, 4);
+            for (n, leaf) in leaves {
+                tree.remove(n as usize, leaf, demand, n % 2 == 0);
+            }
+        }
+        assert_eq!(tree.nodes.len(), 1, "the root");
+        assert_eq!(tree.demand(), Demand::default());
+        let root = tree.split(ROOT).unwrap();
+        assert!(root.lanes.is_empty() && root.next.is_empty() && root.last.is_empty());
+        assert!(tree.nodes.capacity() < 100 && tree.links.len() <= 4);
+    }
+}

@@ -212,3 +212,240 @@ impl Order for FairTenants {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serve_core::{RequestId, Span, TokenId, Usage};
+
+    use super::*;
+    use crate::Gate;
+    use crate::admit::{Cause, Ended};
+
+    /// A gate with this order, and a way to serve its head to the end.
+    struct Server {
+        gate: Gate,
+        next_id: u64,
+    }
+
+    impl Server {
+        fn new(order: FairTenants) -> Self {
+            Self {
+                gate: Gate::new(Vec::new(), Box::new(order), 1),
+                next_id: 0,
+            }
+        }
+
+        fn submit(&mut self, tenant: u32, prompt: usize, output: u32) {
+            let id = RequestId::new(self.next_id);
+            self.next_id += 1;
+            let prompt = vec![TokenId::new(1); prompt];
+            let request = Request::new(id, Time::ZERO, prompt, output).unwrap();
+            let request = request.with_tenant(TenantId::new(tenant));
+            self.gate.submit(Time::ZERO, Arc::new(request)).unwrap();
+        }
+
+        fn serve(&mut self) -> u32 {
+            let taken = self.gate.take(Time::ZERO).unwrap();
+            let served = Served {
+                prompt_tokens: taken.request.prompt_tokens(),
+                output_tokens: taken.request.output_tokens_max(),
+            };
+            self.gate.served(&taken.request, served);
+            let ended = Ended {
+                request: &taken.request,
+                cause: Cause::Finished,
+                usage: Usage::default(),
+                ran: Some(Span::ZERO),
+            };
+            self.gate.ended(Time::ZERO, &ended);
+            taken.request.tenant().get()
+        }
+    }
+
+    #[test]
+    fn many_requests_of_one_tenant_do_not_delay_the_only_one_of_another() {
+        let mut server = Server::new(FairTenants::default());
+        (0..100).for_each(|_| server.submit(1, 10, 10));
+        server.serve();
+        server.submit(2, 10, 10);
+        let next_two = [server.serve(), server.serve()];
+        assert!(next_two.contains(&2), "{next_two:?}");
+    }
+
+    #[test]
+    fn equal_tokens_are_unequal_numbers_of_requests() {
+        let mut server = Server::new(FairTenants::new(1, 1));
+        for _ in 0..300 {
+            server.submit(1, 10, 10);
+            server.submit(2, 30, 30);
+        }
+        let served: Vec<u32> = (0..200).map(|_| server.serve()).collect();
+        let of_1 = served.iter().filter(|&&tenant| tenant == 1).count();
+        assert!((149..=151).contains(&of_1), "{of_1}");
+    }
+
+    #[test]
+    fn a_share_of_three_is_three_times_the_tokens() {
+        let three = NonZeroU32::new(3).unwrap();
+        let order = FairTenants::default().with_share(TenantId::new(1), three);
+        let mut server = Server::new(order);
+        for _ in 0..400 {
+            server.submit(1, 10, 10);
+            server.submit(2, 10, 10);
+        }
+        let served: Vec<u32> = (0..400).map(|_| server.serve()).collect();
+        let of_1 = served.iter().filter(|&&tenant| tenant == 1).count();
+        assert!((299..=301).contains(&of_1), "{of_1}");
+    }
+
+    #[test]
+    fn idle_time_earns_no_credit() {
+        let mut server = Server::new(FairTenants::default());
+        server.submit(2, 10, 10);
+        server.serve();
+        (0..100).for_each(|_| server.submit(1, 10, 10));
+        (0..50).for_each(|_| assert_eq!(server.serve(), 1));
+        // Tenant 2 was away for 50 requests. It comes back as an equal, not as a creditor.
+        (0..10).for_each(|_| server.submit(2, 10, 10));
+        let served: Vec<u32> = (0..10).map(|_| server.serve()).collect();
+        assert_eq!(served.iter().filter(|&&tenant| tenant == 2).count(), 5);
+    }
+
+    #[test]
+    fn tenants_that_are_gone_take_no_memory() {
+        let mut order = FairTenants::default();
+        for tenant in 0..100_000 {
+            let request = Request::new(RequestId::new(1), Time::ZERO, [TokenId::new(1)], 1);
+            let request = request.unwrap().with_tenant(TenantId::new(tenant));
+            let waiting = Waiting {
+                request: &request,
+                sequence: 0,
+                since: Time::ZERO,
+                preemptions: 0,
+            };
+            order.arrived(&waiting, Time::ZERO);
+            order.left(&waiting, true, Time::ZERO);
+            order.ended(&request);
+        }
+        let remembered = order.tenants[&0].len();
+        assert!(remembered <= 64, "{remembered}");
+    }
+
+    /// With the greatest weights, and after a thousand years at full speed.
+    #[test]
+    fn counters_do_not_saturate() {
+        for (weight, years) in [(1, 1_000), (1_000, 1_000), (u32::MAX, 1)] {
+            let mut server = Server::new(FairTenants::new(weight, weight));
+            (1..=2).for_each(|tenant| server.submit(tenant, 1, 1));
+            let both = [(); 2].map(|()| server.gate.take(Time::ZERO).unwrap());
+            for taken in both {
+                // 100,000 tokens a second, told in parts.
+                let tokens = 100_000_u64 * 365 * 86_400 * years;
+                let part = Served {
+                    prompt_tokens: 0,
+                    output_tokens: u32::MAX,
+                };
+                for _ in 0..tokens / u64::from(u32::MAX) {
+                    server.gate.served(&taken.request, part);
+                }
+                server.gate.put_back(Time::ZERO, taken);
+            }
+            for _ in 0..200 {
+                server.submit(1, 10, 10);
+                server.submit(2, 10, 10);
+            }
+            let served: Vec<u32> = (0..200).map(|_| server.serve()).collect();
+            let of_1 = served.iter().filter(|&&tenant| tenant == 1).count();
+            assert!((98..=102).contains(&of_1), "{of_1} with {weight}");
+        }
+    }
+
+    /// However often it is put back, and whether or not that was a preemption.
+    #[test]
+    fn a_prompt_is_charged_once() {
+        let tenant = TenantId::new(1);
+        let mut order = FairTenants::new(1, 2);
+        let mut gate = Gate::new(Vec::new(), Box::new(FairTenants::new(1, 2)), 1);
+        let request = |id, tenant, prompt: usize| {
+            let prompt = vec![TokenId::new(1); prompt];
+            let request = Request::new(RequestId::new(id), Time::ZERO, prompt, 1).unwrap();
+            request.with_tenant(tenant)
+        };
+        let first = request(1, tenant, 100);
+        for preemptions in 0..3 {
+            let waiting = Waiting {
+                request: &first,
+                sequence: 0,
+                since: Time::ZERO,
+                preemptions,
+            };
+            order.arrived(&waiting, Time::ZERO);
+            order.left(&waiting, true, Time::ZERO);
+        }
+        assert_eq!(order.counter(tenant), Some(100.0));
+        order.ended(&first);
+
+        let other = request(2, TenantId::new(2), 150);
+        gate.submit(Time::ZERO, Arc::new(first)).unwrap();
+        gate.submit(Time::ZERO, Arc::new(other)).unwrap();
+        let mut take = || {
+            let taken = gate.take(Time::ZERO).unwrap();
+            let id = taken.request.id().get();
+            gate.put_back(Time::ZERO, taken);
+            id
+        };
+        // 100 against 0, then 100 against 150, and that is what they stay.
+        assert_eq!([take(), take(), take(), take()], [1, 2, 1, 1]);
+    }
+
+    #[test]
+    fn a_tenant_that_was_put_back_and_has_ended_is_forgotten() {
+        let mut server = Server::new(FairTenants::default());
+        for tenant in 0..1_000 {
+            server.submit(tenant, 10, 10);
+            let taken = server.gate.take(Time::ZERO).unwrap();
+            server.gate.put_back(Time::ZERO, taken);
+            assert_eq!(server.serve(), tenant);
+        }
+        let mut order = FairTenants::default();
+        for tenant in 0..1_000 {
+            let request = Request::new(RequestId::new(1), Time::ZERO, [TokenId::new(1)], 1);
+            let request = request.unwrap().with_tenant(TenantId::new(tenant));
+            for preemptions in 0..3 {
+                let waiting = Waiting {
+                    request: &request,
+                    sequence: 0,
+                    since: Time::ZERO,
+                    preemptions,
+                };
+                order.arrived(&waiting, Time::ZERO);
+                order.left(&waiting, true, Time::ZERO);
+            }
+            order.ended(&request);
+        }
+        let remembered = order.tenants[&0].len();
+        assert!(remembered <= 64, "{remembered}");
+    }
+
+    /// A tenant that has had more than the others is not let off for pausing among many.
+    #[test]
+    fn a_debt_is_remembered_among_many_tenants() {
+        let mut server = Server::new(FairTenants::default());
+        // The first waits throughout; the second has much and is gone.
+        (0..600).for_each(|_| server.submit(1, 10, 10));
+        server.submit(2, 100_000, 10);
+        assert_eq!([server.serve(), server.serve()], [1, 2]);
+        for tenant in 10..500 {
+            server.submit(tenant, 1, 1);
+            server.serve();
+        }
+        (0..10).for_each(|_| server.submit(2, 10, 10));
+        let left: Vec<u32> = (0..10).map(|_| server.serve()).collect();
+        assert!(
+            !left.contains(&2),
+            "{left:?}: the others have not had as much"
+        );
+    }
+}

@@ -2,6 +2,7 @@
 
 mod admit;
 mod bounds;
+mod crowd;
 mod fairness;
 mod off;
 mod order;
