@@ -40,6 +40,8 @@ pub(in crate::order) struct Account {
 /// How finely counters resolve a token divided by a share.
 const RESOLUTION: u128 = 1 << 16;
 const FORGET_AT_LEAST: usize = 64;
+/// Lanes that a prediction looks at one by one.
+const LOOKED_AT: usize = 32;
 /// Idle lanes that are remembered for being ahead.
 const IDLE_MAX: usize = 1 << 16;
 
@@ -126,35 +128,49 @@ impl Ledger {
     /// served while `lane` is given the `own` weighted tokens that it has before a newcomer.
     ///
     /// The newcomer starts when its lane's counter has come to `v = counter + own / share`. By then each
-    /// lane with a lower counter `c` and a share `s` has been given `(v - c) s` of what it has, and half a
-    /// request more, as requests are given whole. With `S` the sum of the other shares and `C` that of
-    /// their service, both kept, that is `v S - C`.
+    /// lane with a lower counter `c` and a share `s` has been given `(v - c) s` of what it has, in whole
+    /// requests, taken to be alike. That is summed over the [`LOOKED_AT`] lanes with the lowest counters;
+    /// all the others count as one, with the mean of their counters, whose sum is kept. So it is O(1).
     pub(in crate::order) fn others_ahead(
         &mut self,
-        lane: u32,
-        share: NonZeroU32,
+        (lane, share): (u32, NonZeroU32),
         own: f64,
         others: f64,
         requests: u64,
     ) -> f64 {
+        if requests == 0 || others <= 0.0 {
+            return 1.0;
+        }
         let floor = self.floor();
+        let lead =
+            |account: &Account| account.service.saturating_sub(at(floor, account.share)) as f64;
+        let own = self.find(lane).map_or(0.0, lead) + own;
+        let until = own / f64::from(share.get());
+        let cost = others / requests as f64;
         let (mut shares, mut service) = (self.shares_waiting, self.service_waiting);
-        let mut lead = 0;
-        if let Some(account) = self.find(lane) {
-            lead = account.service.saturating_sub(at(floor, share));
-            if account.waiting > 0 {
-                shares -= u64::from(account.share.get());
-                service -= account.service;
-            }
+        let (mut left, mut ahead) = (requests, 0.0);
+        let waits = self.find(lane).filter(|account| account.waiting > 0);
+        let lowest = self.waiting.iter().filter(|&&(_, other)| other != lane);
+        let lowest = lowest.filter_map(|&(_, other)| self.find(other));
+        for account in lowest.take(LOOKED_AT) {
+            shares -= u64::from(account.share.get());
+            service -= account.service;
+            let given = until * f64::from(account.share.get()) - lead(account);
+            let started = match account.lane < lane {
+                true => (given / cost).floor() + 1.0,
+                false => (given / cost).ceil(),
+            };
+            ahead += started.clamp(0.0, f64::from(account.waiting));
+            left = left.saturating_sub(u64::from(account.waiting));
         }
-        let lanes = self.waiting.len() as f64;
+        if let Some(account) = waits {
+            shares -= u64::from(account.share.get());
+            service -= account.service;
+        }
         let leads = service.saturating_sub(floor.saturating_mul(u128::from(shares)) / RESOLUTION);
-        let half = others / requests.max(1) as f64 / 2.0 * lanes.min(requests as f64);
-        let given = (lead as f64 + own) * shares as f64 / f64::from(share.get());
-        match others > 0.0 {
-            true => ((given - leads as f64 + half) / others).clamp(0.0, 1.0),
-            false => 1.0,
-        }
+        let given = until * shares as f64 - leads as f64;
+        ahead += (given / cost).clamp(0.0, left as f64);
+        (ahead / requests as f64).clamp(0.0, 1.0)
     }
 
     fn find_mut(&mut self, lane: u32) -> Option<&mut Account> {
@@ -319,20 +335,40 @@ mod tests {
             ledger.arrived(2, ONE);
         }
         // Ten requests of 100 in each of two lanes.
-        let ahead = |ledger: &mut Ledger, lane, own| {
-            ledger.others_ahead(lane, ONE, own, 2_000.0 - own, 20 - (own / 100.0) as u64)
+        let ahead = |ledger: &mut Ledger, lane, share, own| {
+            let requests = 20 - (own / 100.0) as u64;
+            let others = 100.0 * requests as f64;
+            ledger.others_ahead((lane, share), own, others, requests) * requests as f64
         };
-        // A lane that has nothing waits for half a request of each other.
-        assert_eq!(ahead(&mut ledger, 3, 0.0), 0.05);
+        // As many as they have been given less: one each at equal counters, where the lower number goes
+        // first.
+        assert_eq!(ahead(&mut ledger, 3, ONE, 0.0), 2.0);
+        assert_eq!(ahead(&mut ledger, 0, ONE, 0.0), 0.0);
         // The one with ten: until its own ten have been served.
-        assert_eq!(ahead(&mut ledger, 1, 1_000.0), 1.0);
-        // One that was given 300 more than they: 300 each before it, and half a request.
+        assert_eq!(ahead(&mut ledger, 1, ONE, 1_000.0), 10.0);
+        // One that was given 300 more than they: three each, and the one at equal counters.
         ledger.arrived(3, ONE);
         ledger.charge(3, 300);
         ledger.left(3, None);
-        assert_eq!(ahead(&mut ledger, 3, 0.0), (600.0 + 100.0) / 2_000.0);
+        assert_eq!(ahead(&mut ledger, 3, ONE, 0.0), 8.0);
         // A share of three catches up in a third of that.
         let three = NonZeroU32::new(3).unwrap();
-        assert_eq!(ledger.others_ahead(4, three, 300.0, 2_000.0, 20), 0.15);
+        assert_eq!(
+            ledger.others_ahead((4, three), 300.0, 2_000.0, 20),
+            4.0 / 20.0
+        );
+    }
+
+    #[test]
+    fn many_lanes_are_foreseen_by_their_mean() {
+        let mut ledger = Ledger::new();
+        for lane in 0..1_000 {
+            (0..10).for_each(|_| ledger.arrived(lane, ONE));
+        }
+        // Half of what waits in each is to be served before a lane that was given as much.
+        ledger.arrived(5_000, ONE);
+        ledger.charge(5_000, 500);
+        let part = ledger.others_ahead((5_000, ONE), 0.0, 1_000_000.0, 10_000);
+        assert!((part - 0.5).abs() < 0.01, "{part}");
     }
 }

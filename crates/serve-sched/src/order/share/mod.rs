@@ -17,12 +17,12 @@ use crate::demand::Demand;
 pub(super) fn ahead(
     ledger: &mut Ledger,
     weights: Weights,
-    (lane, share): (u32, NonZeroU32),
+    lane: (u32, NonZeroU32),
     own: &Demand,
     others: &Demand,
 ) -> Demand {
     const WHOLE: u64 = 1 << 32;
     let (own, work) = (weights.work(own), weights.work(others));
-    let part = ledger.others_ahead(lane, share, own, work, others.requests);
+    let part = ledger.others_ahead(lane, own, work, others.requests);
     others.part((part * WHOLE as f64) as u64, WHOLE)
 }
