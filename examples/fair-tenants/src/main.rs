@@ -7,8 +7,8 @@ use std::num::NonZeroU32;
 
 use examples_support::{Table, l4, percentile, request, secs, show, simulate};
 use serve_core::{Request, Span, TenantId, Time};
-use serve_sched::admit::{Admit, QueueCap};
 use serve_sched::Policies;
+use serve_sched::admit::{Admit, QueueCap};
 use serve_sched::order::{FairTenants, Fifo, Order};
 use serve_sched::sim::{Poisson, Report, Row};
 
@@ -77,10 +77,7 @@ fn shares() -> Result<[(&'static str, Report); 3], Box<dyn Error>> {
             "fair, 1 to 1",
             serve(FairTenants::default(), None, load.clone())?,
         ),
-        (
-            "fair, 3 to 1",
-            serve(weighted(three), None, load)?,
-        ),
+        ("fair, 3 to 1", serve(weighted(three), None, load)?),
     ])
 }
 
