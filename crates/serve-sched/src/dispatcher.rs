@@ -146,6 +146,7 @@ impl Dispatcher {
         } else {
             self.gate.submit(now, request)
         };
+        self.end_displaced();
         self.counters.refused += u64::from(taken.is_err());
         taken
     }
@@ -293,7 +294,7 @@ impl Dispatcher {
     /// Calls every request off, as at the end of a drain's grace period.
     pub fn cancel_all(&mut self, now: Time, reason: CancelReason) {
         let now = self.advance(now);
-        while let Some(id) = self.gate.head(now).map(|head| head.request.id()) {
+        while let Some(id) = self.gate.next_id(now) {
             self.cancel(now, id, reason);
         }
         let sent: Vec<RequestId> = self.sent.keys().copied().collect();
@@ -420,6 +421,21 @@ impl Dispatcher {
         };
         self.gate.ended(self.now, &ended);
         self.answer_cancelled(request, 0, reason);
+    }
+
+    /// Ends those who have given their places in a full queue up.
+    fn end_displaced(&mut self) {
+        while let Some((request, refusal)) = self.gate.next_displaced() {
+            let ended = Ended {
+                request: &request,
+                cause: Cause::Displaced,
+                usage: usage(&request, 0),
+                ran: None,
+            };
+            self.gate.ended(self.now, &ended);
+            self.counters.refused += 1;
+            self.emit(request.id(), EventKind::Displaced { refusal });
+        }
     }
 
     fn answer_cancelled(&mut self, request: &Request, output_tokens: u32, reason: CancelReason) {

@@ -83,11 +83,18 @@ pub enum Decision {
         /// Later or never, and why.
         refusal: Refusal,
     },
+    /// Gave its place in a full queue up to somebody who goes before it.
+    Displaced {
+        /// To whom.
+        by: RequestId,
+        /// What its client is told.
+        refusal: Refusal,
+    },
     /// Moved in the queue because time has passed.
     Promoted {
         /// How long it has waited.
         waited: Span,
-        /// Its lane from now on.
+        /// Its lane from now on, the outermost of a composed order.
         lane: u32,
         /// Its key in the lane from now on.
         key: u64,
@@ -267,10 +274,11 @@ impl fmt::Display for Decision {
             } => write!(f, "admitted: {class} {tenant}, {waiting} waiting"),
             Self::Refused { by, refusal } => {
                 write!(f, "{refusal} ({by}")?;
-                match refusal.retry_after() {
-                    Some(after) => write!(f, ", again in {after})"),
-                    None => f.write_str(")"),
-                }
+                again(f, refusal)
+            }
+            Self::Displaced { by, refusal } => {
+                write!(f, "{refusal} (displaced by {by}")?;
+                again(f, refusal)
             }
             Self::Promoted { waited, lane, key } => {
                 write!(f, "promoted: waited {waited}, lane {lane}, key {key}")
@@ -348,6 +356,14 @@ impl fmt::Display for PreemptCause {
             Self::KvPressure { by } => write!(f, "{by} needs a block"),
             Self::HigherClass { by, class } => write!(f, "{by} of {class} waits"),
         }
+    }
+}
+
+/// When a refused request may come again, and the end of the brackets.
+fn again(f: &mut fmt::Formatter<'_>, refusal: &Refusal) -> fmt::Result {
+    match refusal.retry_after() {
+        Some(after) => write!(f, ", again in {after})"),
+        None => f.write_str(")"),
     }
 }
 

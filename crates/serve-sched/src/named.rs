@@ -26,13 +26,19 @@ pub struct UnknownPolicy {
 ///
 /// [`UnknownPolicy`], with the names that exist.
 pub fn by_name<T: ?Sized>(family: &[Named<T>], name: &str) -> Result<Box<T>, UnknownPolicy> {
-    match family.iter().find(|policy| policy.name == name) {
-        Some(policy) => Ok((policy.build)()),
-        None => Err(UnknownPolicy {
-            name: name.to_owned(),
-            known: family.iter().map(|policy| policy.name).collect(),
-        }),
-    }
+    row(family, name).map(|policy| (policy.build)())
+}
+
+/// The row of `family` that is called `name`.
+pub(crate) fn row<'a, T: ?Sized>(
+    family: &'a [Named<T>],
+    name: &str,
+) -> Result<&'a Named<T>, UnknownPolicy> {
+    let found = family.iter().find(|policy| policy.name == name);
+    found.ok_or_else(|| UnknownPolicy {
+        name: name.to_owned(),
+        known: family.iter().map(|policy| policy.name).collect(),
+    })
 }
 
 #[cfg(test)]

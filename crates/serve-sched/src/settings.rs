@@ -5,6 +5,7 @@
 //! settings. Library users who know their policies fill in [`Policies`] themselves.
 
 use std::num::{NonZeroU32, NonZeroU64};
+use std::sync::Arc;
 
 use serve_core::{Class, Span, TenantId};
 
@@ -16,7 +17,7 @@ use crate::batch::{BATCHES, Batch, Static, Window};
 use crate::config::Policies;
 use crate::kv::KvSettings;
 use crate::named::{UnknownPolicy, by_name};
-use crate::order::{AgingTiers, FairTenants, ORDERS, Order, ResponseRatio};
+use crate::order::{GroupId, Members, Order, OrderSettings};
 use crate::victim::{Preemption, VICTIMS};
 
 /// What decides, in names and numbers. Zero turns a limit off. A parameter of a policy that is not
@@ -25,7 +26,7 @@ use crate::victim::{Preemption, VICTIMS};
 pub struct Settings {
     /// Sequences in one step at most, which is what a static batch waits for.
     pub max_batch: NonZeroU32,
-    /// Which waiting request is next, by name.
+    /// Which waiting request is next, by name, as [`OrderSettings::order`] reads it.
     pub order: String,
     /// After which wait an aging order lets a request go before all classes; zero is never.
     pub age_after: Span,
@@ -71,6 +72,8 @@ pub struct Settings {
     pub kv: KvSettings,
     /// Tenants of whom something is said.
     pub tenants: Vec<TenantSettings>,
+    /// Shares of groups under a fair order, where others have one of 1.
+    pub groups: Vec<(GroupId, NonZeroU32)>,
 }
 
 /// What is said of one tenant; what is absent is as for everybody.
@@ -78,8 +81,10 @@ pub struct Settings {
 pub struct TenantSettings {
     /// Which one.
     pub id: TenantId,
-    /// Its share under the fair order, where others have one of 1.
+    /// Its share under a fair order, where others have one of 1: among all, or in its group.
     pub weight: Option<NonZeroU32>,
+    /// The group that it belongs to; absent, it is one by itself.
+    pub group: Option<GroupId>,
     /// Its requests in a second; zero is no limit.
     pub requests_per_s: Option<f64>,
     /// Its tokens in a second; zero is no limit.
@@ -115,6 +120,7 @@ impl Default for Settings {
             preemption: Preemption::default(),
             kv: KvSettings::default(),
             tenants: Vec::new(),
+            groups: Vec::new(),
         }
     }
 }
@@ -205,17 +211,29 @@ impl Settings {
     }
 
     fn order(&self) -> Result<Box<dyn Order>, UnknownPolicy> {
-        match self.order.as_str() {
-            "aging-tiers" => Ok(Box::new(AgingTiers::new(self.age_after))),
-            "response-ratio" => Ok(Box::new(ResponseRatio::new(self.wait_max))),
-            "fair-tenants" => {
-                let fair = FairTenants::new(self.input_weight, self.output_weight);
-                let shares = self.tenants.iter();
-                Ok(Box::new(shares.fold(fair, |fair, tenant| {
-                    fair.with_share(tenant.id, tenant.weight.unwrap_or(NonZeroU32::MIN))
-                })))
+        self.order_settings().order(&self.order)
+    }
+
+    /// What the settings say of orders.
+    fn order_settings(&self) -> OrderSettings {
+        let shares = self.tenants.iter().fold(Members::new(), |members, tenant| {
+            let share = tenant.weight.unwrap_or(NonZeroU32::MIN);
+            let members = members.with_share(tenant.id, share);
+            match tenant.group {
+                Some(group) => members.with_group(tenant.id, group),
+                None => members,
             }
-            name => by_name(ORDERS, name),
+        });
+        let groups = self.groups.iter();
+        let members = groups.fold(shares, |members, &(group, share)| {
+            members.with_group_share(group, share)
+        });
+        OrderSettings {
+            age_after: self.age_after,
+            wait_max: self.wait_max,
+            input_weight: self.input_weight,
+            output_weight: self.output_weight,
+            members: Arc::new(members),
         }
     }
 
@@ -240,6 +258,7 @@ const UNLIMITED: Quota = Quota::new(NonZeroU64::MAX, Span::from_nanos(1), NonZer
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::order::ORDERS;
 
     fn admits(settings: &Settings) -> Vec<&'static str> {
         let policies = settings.policies().unwrap();
@@ -287,10 +306,13 @@ mod tests {
                 ..Settings::default()
             };
             let policies = settings.policies()?;
-            Ok::<_, UnknownPolicy>((policies.order.name(), policies.batch.name()))
+            Ok::<_, UnknownPolicy>((policies.order.name().to_owned(), policies.batch.name()))
         };
         for order in ORDERS {
-            assert_eq!(named(order.name, "static"), Ok((order.name, "static")));
+            assert_eq!(
+                named(order.name, "static"),
+                Ok((order.name.to_owned(), "static"))
+            );
         }
         assert!(named("lifo", "static").is_err());
         assert!(named("fifo", "dynamic").is_err());

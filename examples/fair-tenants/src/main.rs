@@ -8,16 +8,23 @@ use std::num::NonZeroU32;
 use examples_support::{Table, l4, percentile, request, secs, show, simulate};
 use serve_core::{Request, Span, TenantId, Time};
 use serve_sched::Policies;
+use serve_sched::admit::{Admit, QueueCap};
 use serve_sched::order::{FairTenants, Fifo, Order};
 use serve_sched::sim::{Poisson, Report, Row};
 
 const FLOOD: TenantId = TenantId::new(1);
 const PERSON: TenantId = TenantId::new(2);
+/// The default of `serve`.
+const QUEUE_CAP: u32 = 256;
 
 fn main() -> Result<(), Box<dyn Error>> {
     show(
         "A flood of 400 requests at once, and a person who sends one every 2 s, virtual time",
         &flood_table(&flood()?),
+    );
+    show(
+        "The same behind the queue cap that `serve` has by default, the flood five times as large",
+        &flood_table(&capped()?),
     );
     show(
         "Two tenants that always want more, in their first minute, virtual time",
@@ -28,15 +35,31 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// First come, first served beside fair shares, one tenant flooding.
 fn flood() -> Result<[(&'static str, Report); 2], Box<dyn Error>> {
-    let person = (1_000..).zip(Poisson::new(3, 0.5)).take(20);
+    let load = flood_and_person(Vec::from([Time::ZERO; 400]));
+    Ok([
+        ("fifo", serve(Fifo, None, load.clone())?),
+        ("fair-tenants", serve(FairTenants::default(), None, load)?),
+    ])
+}
+
+/// The same where at most 256 requests wait, so that most of the flood is refused.
+fn capped() -> Result<[(&'static str, Report); 2], Box<dyn Error>> {
+    let load = flood_and_person(Poisson::new(4, 50.0).take(2_000).collect());
+    let cap = Some(QUEUE_CAP);
+    Ok([
+        ("fifo", serve(Fifo, cap, load.clone())?),
+        ("fair-tenants", serve(FairTenants::default(), cap, load)?),
+    ])
+}
+
+fn flood_and_person(flood: Vec<Time>) -> Vec<Request> {
+    let person = (10_000..).zip(Poisson::new(3, 0.5)).take(20);
     let person = person.map(|(id, at)| request(id, at, 30, 64).with_tenant(PERSON));
-    let flood = (0..400).map(|id| request(id, Time::ZERO, 30, 64).with_tenant(FLOOD));
+    let flood = (0..).zip(flood);
+    let flood = flood.map(|(id, at)| request(id, at, 30, 64).with_tenant(FLOOD));
     let mut load: Vec<Request> = flood.chain(person).collect();
     load.sort_by_key(Request::arrival);
-    Ok([
-        ("fifo", serve(Fifo, load.clone())?),
-        ("fair-tenants", serve(FairTenants::default(), load)?),
-    ])
+    load
 }
 
 /// Equal shares and shares of 3 to 1, both tenants with more than there is to be had; the second
@@ -49,18 +72,30 @@ fn shares() -> Result<[(&'static str, Report); 3], Box<dyn Error>> {
     load.sort_by_key(|request| request.id().get() % 800);
     let three = NonZeroU32::MIN.saturating_add(2);
     Ok([
-        ("fifo", serve(Fifo, load.clone())?),
-        ("fair, 1 to 1", serve(FairTenants::default(), load.clone())?),
+        ("fifo", serve(Fifo, None, load.clone())?),
         (
-            "fair, 3 to 1",
-            serve(FairTenants::default().with_share(FLOOD, three), load)?,
+            "fair, 1 to 1",
+            serve(FairTenants::default(), None, load.clone())?,
         ),
+        ("fair, 3 to 1", serve(weighted(three), None, load)?),
     ])
 }
 
-fn serve(order: impl Order + 'static, load: Vec<Request>) -> Result<Report, Box<dyn Error>> {
+/// Both tenants named, so that each has a share of its own.
+fn weighted(of_flood: NonZeroU32) -> FairTenants {
+    FairTenants::default()
+        .with_share(FLOOD, of_flood)
+        .with_share(PERSON, NonZeroU32::MIN)
+}
+
+fn serve(
+    order: impl Order + 'static,
+    cap: Option<u32>,
+    load: Vec<Request>,
+) -> Result<Report, Box<dyn Error>> {
+    let cap = cap.map(|cap| Box::new(QueueCap::new(cap)) as Box<dyn Admit>);
     let policies = Policies {
-        admit: Vec::new(),
+        admit: cap.into_iter().collect(),
         order: Box::new(order),
         ..Policies::default()
     };
@@ -75,6 +110,10 @@ fn wait(report: &Report, tenant: TenantId, percent: u32) -> Span {
     percentile(percent, of(report, tenant).filter_map(Row::waited))
 }
 
+fn answered(report: &Report, tenant: TenantId) -> usize {
+    of(report, tenant).filter(|row| row.is_finished()).count()
+}
+
 /// Service as the counters count it, prompt tokens and twice the output tokens, of what ended in
 /// the first minute.
 fn service(report: &Report, tenant: TenantId) -> u32 {
@@ -87,7 +126,8 @@ fn service(report: &Report, tenant: TenantId) -> u32 {
 fn flood_table(reports: &[(&'static str, Report)]) -> Table {
     let mut table = Table::new([
         "order",
-        "person waits p50",
+        "person answered",
+        "waits p50",
         "p99",
         "flood waits p50",
         "all done",
@@ -95,6 +135,7 @@ fn flood_table(reports: &[(&'static str, Report)]) -> Table {
     for (name, report) in reports {
         table.row([
             (*name).to_owned(),
+            format!("{} of 20", answered(report, PERSON)),
             secs(wait(report, PERSON, 50)),
             secs(wait(report, PERSON, 99)),
             secs(wait(report, FLOOD, 50)),
@@ -130,6 +171,14 @@ mod tests {
         // The same work is done in about the same time.
         let (a, b) = (fifo.end.as_secs_f64(), fair.end.as_secs_f64());
         assert!((a / b - 1.0).abs() < 0.05, "{a} {b}");
+    }
+
+    #[test]
+    fn a_full_queue_has_a_place_for_whoever_has_taken_none() {
+        let [(_, fifo), (_, fair)] = capped().unwrap();
+        assert!(answered(&fifo, PERSON) < 10);
+        assert_eq!(answered(&fair, PERSON), 20);
+        assert!(wait(&fair, PERSON, 99) < Span::from_secs(2));
     }
 
     #[test]

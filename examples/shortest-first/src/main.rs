@@ -34,7 +34,7 @@ impl Order for ShortestFirst {
     }
 }
 
-fn run() -> Result<Vec<(&'static str, Report)>, Box<dyn Error>> {
+fn run() -> Result<Vec<(String, Report)>, Box<dyn Error>> {
     let orders: [Box<dyn Order>; 3] = [
         Box::new(Fifo),
         Box::new(ShortestFirst),
@@ -42,7 +42,7 @@ fn run() -> Result<Vec<(&'static str, Report)>, Box<dyn Error>> {
     ];
     let mut reports = Vec::new();
     for order in orders {
-        let name = order.name();
+        let name = order.name().to_owned();
         let policies = Policies {
             admit: Vec::new(),
             order,
@@ -79,7 +79,7 @@ fn waits(report: &Report, long: bool) -> impl Iterator<Item = Span> {
     rows.filter_map(Row::waited)
 }
 
-fn table(reports: &[(&'static str, Report)]) -> Table {
+fn table(reports: &[(String, Report)]) -> Table {
     let headings = [
         "order",
         "mean latency",
@@ -91,7 +91,7 @@ fn table(reports: &[(&'static str, Report)]) -> Table {
     let mut table = Table::new(headings);
     for (name, report) in reports {
         table.row([
-            (*name).to_owned(),
+            name.clone(),
             secs(mean(report.rows.iter().map(Row::response_time))),
             secs(percentile(50, waits(report, false))),
             secs(percentile(99, waits(report, false))),

@@ -23,14 +23,6 @@ struct Item {
 }
 
 impl Line {
-    pub(super) fn is_empty(&self) -> bool {
-        self.items.is_empty()
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.items.len()
-    }
-
     /// The slot that is next.
     pub(super) fn first(&self) -> Option<usize> {
         self.items.first().map(|item| item.slot as usize)

@@ -2,14 +2,16 @@
 //! step or one request at a time.
 //!
 //! Inputs: [`Gate::submit`], [`Gate::take`], [`Gate::put_back`], [`Gate::ended`],
-//! [`Gate::cancel`], [`Gate::next_due`]. Readings: [`Gate::head`], [`Gate::len`],
+//! [`Gate::cancel`], [`Gate::next_due`], [`Gate::next_displaced`]. Readings: [`Gate::head`], [`Gate::len`],
 //! [`Gate::next_timeout`], [`Gate::load`]. The gate sends no events; who takes a request answers
 //! for it.
 
+mod lanes;
 mod line;
 mod queue;
 mod started;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use serve_core::{CancelReason, Class, Limit, Refusal, Request, RequestId, Span, Time};
@@ -18,7 +20,7 @@ use crate::admit::{Admit, Cause, Ended, Load, Room, Watch};
 use crate::demand::Demand;
 use crate::journal::{Decision, Journal, Sink};
 use crate::lengths::{Expected, Lengths, SeenLengths, Unseen};
-use crate::order::{Lanes, Order, Served, Waiting};
+use crate::order::{Order, Place, Served, Waiting};
 use crate::pace::{Capacity, Pace, StepDone};
 use queue::{Due, Entry, Queue};
 use started::Started;
@@ -66,6 +68,9 @@ pub struct Gate {
     draining: bool,
     pace: Pace,
     journal: Journal,
+    displaced: VecDeque<(Arc<Request>, Refusal)>,
+    /// What may still be done of what is due, until somebody is told that nothing is.
+    due_left: u32,
 }
 
 /// What is asked about a request that comes.
@@ -97,6 +102,9 @@ macro_rules! load {
         }
     };
 }
+/// A crowd that ages or expires at once is moved or answered in parts of so many, one part for each
+/// plan: about a millisecond's work.
+const DUE_MAX: u32 = 1_024;
 
 /// A request that has left the queue to be served.
 #[derive(Clone, Debug)]
@@ -107,14 +115,14 @@ pub struct Taken {
     pub sequence: u64,
     /// Since when it waited.
     pub since: Time,
-    /// How often it has been preempted.
+    /// How often it has been preempted, or [put back](Gate::put_back) for another reason.
     pub preemptions: u32,
 }
 
 impl Gate {
     /// An empty gate in front of an engine that serves up to `slots` requests side by side.
     pub fn new(admit: Vec<Box<dyn Admit>>, order: Box<dyn Order>, slots: u32) -> Self {
-        let queue = Queue::new(order.lanes());
+        let queue = Queue::new(&*order);
         let watch = admit.iter().map(|policy| policy.watches()).max();
         Self {
             admit,
@@ -132,10 +140,17 @@ impl Gate {
             draining: false,
             pace: Pace::default(),
             journal: Journal::default(),
+            displaced: VecDeque::new(),
+            due_left: DUE_MAX,
         }
     }
 
     /// Takes a request into the queue. O(log n) in the requests that wait.
+    ///
+    /// Where it is refused because the whole queue is full, and somebody waits who goes after it, has
+    /// never started and is not [committed](Request::is_committed), it is taken and that one is
+    /// [displaced](Self::next_displaced). Who goes last, the order says; of a fair one, it is the
+    /// newest of the tenant that has most waiting for its share.
     ///
     /// # Errors
     ///
@@ -143,14 +158,27 @@ impl Gate {
     /// or an admission policy refuses. Nothing of the request is kept.
     pub fn submit(&mut self, now: Time, request: Arc<Request>) -> Result<(), Refusal> {
         self.check(now, &request)?;
-        let asked = self.asked(now, &request);
+        let place = self.place_of_newcomer(now, &request);
+        let asked = Asked {
+            ahead: self.queue.ahead(&place.path, &mut *self.order),
+            own: self.demand_of(&request, Unseen::Short),
+            class: request.class(),
+        };
+        let mut full = None;
         for index in 0..self.admit.len() {
             let (policies, load) = self.policies_and_load(now, &asked);
             let policy = &mut policies[index];
             if let Err(refusal) = policy.admit(&request, &load) {
                 let by = policy.name();
-                return Err(self.refuse(now, request.id(), by, refusal));
+                let last = self.last_if_full(&place, refusal);
+                let Some(last) = last else {
+                    return Err(self.refuse(now, request.id(), by, refusal));
+                };
+                full = full.or(Some((last, refusal)));
             }
+        }
+        if let Some((last, refusal)) = full {
+            self.displace(now, last, request.id(), refusal);
         }
         let (policies, load) = self.policies_and_load(now, &asked);
         let predicted = load.plain_wait();
@@ -176,15 +204,31 @@ impl Gate {
         Ok(())
     }
 
-    /// The request that is next.
+    /// What of the demand that waits goes before `request` if it comes now, under the order: all in
+    /// its own lane and in those that go before it. Among tenants that compete, those others count with
+    /// what they are given until its own tenant's turn has come.
+    pub fn ahead(&mut self, now: Time, request: &Request) -> Demand {
+        let place = self.place_of_newcomer(now, request);
+        self.queue.ahead(&place.path, &mut *self.order)
+    }
+
+    /// A request that was displaced by one that has been [submitted](Self::submit), and what its client
+    /// is to be told. Call it after each submission until it returns `None`, and say of each that it has
+    /// [ended](Self::ended).
+    pub fn next_displaced(&mut self) -> Option<(Arc<Request>, Refusal)> {
+        self.displaced.pop_front()
+    }
+
+    /// The request that is next; `None` while that is one whose time to wait is over, which is for
+    /// [`next_due`](Self::next_due) to give out.
     pub fn head(&mut self, now: Time) -> Option<Waiting<'_>> {
-        let slot = self.queue.head(&*self.order, now)?;
+        let slot = self.head_in_time(now)?;
         Some(self.queue.get(slot).view())
     }
 
-    /// Takes the request that is next out of the queue; it is running from now on.
+    /// Takes the [`head`](Self::head) out of the queue; it is running from now on.
     pub fn take(&mut self, now: Time) -> Option<Taken> {
-        let slot = self.queue.head(&*self.order, now)?;
+        let slot = self.head_in_time(now)?;
         let entry = self.remove(now, slot, true);
         self.waited(now, &entry);
         let (id, steps) = (entry.request.id(), self.pace.steps());
@@ -199,8 +243,10 @@ impl Gate {
 
     /// Lets a running request wait again, in the place that it had, ahead of all that arrived after
     /// it and rank the same. It has been admitted, so no admission policy is asked.
-    pub fn put_back(&mut self, now: Time, taken: Taken) {
+    pub fn put_back(&mut self, now: Time, mut taken: Taken) {
         self.started.remove(taken.request.id(), None);
+        // It has begun, and so its order has charged it and it is displaced by nobody.
+        taken.preemptions = taken.preemptions.max(1);
         self.enter(now, taken, Span::ZERO);
     }
 
@@ -227,7 +273,11 @@ impl Gate {
             self.pace
                 .served(ran, prompt.into(), output.into(), &capacity);
         }
-        let asked = self.asked(now, request);
+        let asked = Asked {
+            ahead: self.queue.demand(),
+            own: Demand::default(),
+            class: request.class(),
+        };
         let (policies, load) = self.policies_and_load(now, &asked);
         for policy in policies {
             policy.ended(ended, &load);
@@ -271,7 +321,7 @@ impl Gate {
 
     /// The request that is next, if an admission policy gives it up.
     pub(crate) fn head_given_up(&mut self, now: Time, prompt_left: u32, done: u32) -> bool {
-        let Some(slot) = self.queue.head(&*self.order, now) else {
+        let Some(slot) = self.head_in_time(now) else {
             return false;
         };
         let request = Arc::clone(&self.queue.get(slot).request);
@@ -293,9 +343,15 @@ impl Gate {
     /// Moves requests whose place has changed by `now`, and gives out one whose deadline has passed,
     /// or that was to have started by now, with which of the two it is. Call it until it returns
     /// `None`.
+    ///
+    /// It does so after 1,024 requests at the latest, so that a crowd that ages or expires at once is
+    /// bounded work for the caller. The others are due until the next calls;
+    /// [`next_timeout`](Self::next_timeout) says so. Nobody whose time is over [starts](Self::take)
+    /// meanwhile; a request that has aged and is not moved yet stands where it stood.
     pub fn next_due(&mut self, now: Time) -> Option<(Arc<Request>, CancelReason)> {
-        loop {
-            match self.queue.due(now)? {
+        while let Some(due) = self.queue.due(now).filter(|_| self.due_left > 0) {
+            self.due_left -= 1;
+            match due {
                 Due::Expired(slot) => {
                     let entry = self.remove(now, slot, false);
                     // It would have waited at least so long.
@@ -311,6 +367,8 @@ impl Gate {
                 Due::Place(slot) => self.place_again(now, slot),
             }
         }
+        self.due_left = DUE_MAX;
+        None
     }
 
     /// When [`next_due`](Self::next_due) has something to do.
@@ -412,7 +470,7 @@ impl Gate {
     }
 
     /// The order policy's name.
-    pub fn order_name(&self) -> &'static str {
+    pub fn order_name(&self) -> &str {
         self.order.name()
     }
 
@@ -422,7 +480,13 @@ impl Gate {
 
     /// Whether the head can change without an arrival, a start or a timeout.
     pub(crate) fn head_is_stable(&self) -> bool {
-        self.order.lanes() == Lanes::Numbered
+        self.queue.is_stable()
+    }
+
+    /// The next request in the order, whether or not its time to wait is over.
+    pub(crate) fn next_id(&mut self, now: Time) -> Option<RequestId> {
+        let slot = self.queue.head(&*self.order, now)?;
+        Some(self.queue.get(slot).request.id())
     }
 
     /// Records a refusal and hands it back.
@@ -461,22 +525,6 @@ impl Gate {
         Err(self.refuse(now, request.id(), "gate", refusal))
     }
 
-    /// What is asked about a request.
-    fn asked(&mut self, now: Time, request: &Request) -> Asked {
-        Asked {
-            ahead: self.ahead(now, request),
-            own: self.demand_of(request, Unseen::Short),
-            class: request.class(),
-        }
-    }
-
-    /// What those that wait and go before a request that comes now will occupy.
-    fn ahead(&mut self, now: Time, request: &Request) -> Demand {
-        let (waiting, behind) = (self.len(), self.behind(now, request));
-        let ahead = u64::from(waiting - behind);
-        self.queue.demand().part(ahead, u64::from(waiting))
-    }
-
     /// What a request is expected to occupy.
     fn demand_of(&self, request: &Request, unseen: Unseen) -> Demand {
         let output = self.lengths.expected(request, unseen);
@@ -496,11 +544,33 @@ impl Gate {
         (&mut self.admit, load)
     }
 
-    /// How many of those that wait would go after a request that comes now.
-    fn behind(&self, now: Time, request: &Request) -> u32 {
-        let lane = self.order.lane_on_arrival(request, now);
-        lane.filter(|_| self.order.lanes() == Lanes::Numbered)
-            .map_or(0, |lane| self.queue.len_after(lane))
+    fn place_of_newcomer(&mut self, now: Time, request: &Request) -> Place {
+        let newcomer = Waiting {
+            request,
+            sequence: self.sequence,
+            since: now,
+            preemptions: 0,
+        };
+        self.order.place(&newcomer, now)
+    }
+
+    /// Who gives its place up to a newcomer that is refused because the whole queue is full.
+    fn last_if_full(&self, place: &Place, refusal: Refusal) -> Option<usize> {
+        let full = matches!(refusal.limit(), Limit::QueueDepth { .. });
+        full.then(|| self.queue.last(&place.path, &*self.order))
+            .flatten()
+    }
+
+    fn displace(&mut self, now: Time, slot: usize, by: RequestId, refusal: Refusal) {
+        let request = self.remove(now, slot, false).request;
+        self.journal
+            .write(now, request.id(), || Decision::Displaced { by, refusal });
+        self.displaced.push_back((request, refusal));
+    }
+
+    fn head_in_time(&mut self, now: Time) -> Option<usize> {
+        let slot = self.queue.head(&*self.order, now)?;
+        (!self.queue.get(slot).is_overdue(now)).then_some(slot)
     }
 
     fn enter(&mut self, now: Time, taken: Taken, predicted: Span) {
@@ -531,7 +601,7 @@ impl Gate {
         let (id, waited) = (entry.request.id(), now.since(entry.since));
         self.journal.write(now, id, || Decision::Promoted {
             waited,
-            lane: place.lane,
+            lane: place.path.lanes().first().copied().unwrap_or(0),
             key: place.key,
         });
     }

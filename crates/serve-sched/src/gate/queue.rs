@@ -1,19 +1,19 @@
 //! The waiting requests, sorted as the order policy says. Every operation is O(log n).
 //!
-//! Each lane is a heap by (key, arrival). Where lanes do not simply go by number, a small index over
-//! the lanes says which one is next.
+//! It holds the requests, finds them by id, knows when something is due, and lists them by the time at
+//! which they began to wait. Which one is next, the [`Tree`] of lanes says.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serve_core::{Request, RequestId, Span, Time};
 use slab::Slab;
 
 use super::Taken;
-use super::line::{Line, Positions};
+use super::lanes::{Item, Tree};
 use crate::demand::Demand;
 use crate::ids::IdTable;
-use crate::order::{Lanes, Order, Place, Waiting};
+use crate::order::{Order, Path, Place, Waiting};
 
 /// A request that waits.
 #[derive(Clone, Debug)]
@@ -26,7 +26,8 @@ pub(super) struct Entry {
     pub(super) demand: Demand,
     /// How long it was predicted to wait; zero if nothing was.
     pub(super) predicted: Span,
-    lane: u32,
+    /// The lane that it stands in, and where in it.
+    leaf: u32,
     key: u64,
     /// When to ask for its place again; never is [`Time::MAX`].
     again: Time,
@@ -52,22 +53,12 @@ pub(super) enum Due {
 #[derive(Debug)]
 pub(super) struct Queue {
     entries: Slab<Entry>,
-    demand: Demand,
     ids: IdTable,
-    positions: Positions,
     links: Vec<Link>,
-    compare: Lanes,
-    lanes: BTreeMap<u32, Lane>,
-    lanes_by_key: BTreeSet<(u64, u32)>,
+    tree: Tree,
     timers: BTreeMap<(Time, bool, u64), usize>,
     oldest: u32,
     newest: u32,
-}
-
-#[derive(Debug, Default)]
-struct Lane {
-    line: Line,
-    key: u64,
 }
 
 const NONE: u32 = u32::MAX;
@@ -82,7 +73,7 @@ impl Entry {
             preemptions: taken.preemptions,
             demand,
             predicted,
-            lane: 0,
+            leaf: 0,
             key: 0,
             again: Time::MAX,
         }
@@ -98,6 +89,16 @@ impl Entry {
             .min()
     }
 
+    /// Whether its time to wait is over.
+    pub(super) fn is_overdue(&self, now: Time) -> bool {
+        self.expires().is_some_and(|expires| expires <= now)
+    }
+
+    /// Whether it may be made to give its place in a full queue up.
+    fn is_displaceable(&self) -> bool {
+        self.preemptions == 0 && !self.request.is_committed()
+    }
+
     pub(super) fn view(&self) -> Waiting<'_> {
         Waiting {
             request: &self.request,
@@ -109,16 +110,12 @@ impl Entry {
 }
 
 impl Queue {
-    pub(super) fn new(compare: Lanes) -> Self {
+    pub(super) fn new(order: &dyn Order) -> Self {
         Self {
             entries: Slab::new(),
-            demand: Demand::default(),
             ids: IdTable::default(),
-            positions: Positions::new(),
             links: Vec::new(),
-            compare,
-            lanes: BTreeMap::new(),
-            lanes_by_key: BTreeSet::new(),
+            tree: Tree::new(order.levels()),
             timers: BTreeMap::new(),
             oldest: NONE,
             newest: NONE,
@@ -131,7 +128,22 @@ impl Queue {
 
     /// What all that wait ask of the device.
     pub(super) fn demand(&self) -> Demand {
-        self.demand
+        self.tree.demand()
+    }
+
+    /// What of it goes before a newcomer at `path`. O(levels), but O(lanes) where lanes go by number.
+    pub(super) fn ahead(&self, path: &Path, order: &mut dyn Order) -> Demand {
+        self.tree.ahead(path, order)
+    }
+
+    /// Who goes last of those who may be displaced, unless a newcomer at `path` goes after them.
+    pub(super) fn last(&self, path: &Path, order: &dyn Order) -> Option<usize> {
+        self.tree.last(path, order)
+    }
+
+    /// Whether no place depends on what the engine does.
+    pub(super) fn is_stable(&self) -> bool {
+        self.tree.is_numbered()
     }
 
     pub(super) fn find(&self, id: RequestId) -> Option<usize> {
@@ -150,7 +162,6 @@ impl Queue {
 
     pub(super) fn insert(&mut self, entry: Entry, order: &mut dyn Order, now: Time) {
         let (id, expires, sequence) = (entry.request.id(), entry.expires(), entry.sequence);
-        self.demand += entry.demand;
         let slot = self.entries.insert(entry);
         self.ids.insert(id, slot);
         if let Some(expires) = expires {
@@ -158,14 +169,13 @@ impl Queue {
         }
         self.link_newest(slot);
         let place = order.place(&self.entries[slot].view(), now);
-        self.enter(slot, place, order, now);
+        self.enter(slot, place, order);
     }
 
     pub(super) fn remove(&mut self, slot: usize) -> Entry {
         self.unlink(slot);
         self.leave(slot);
         let entry = self.entries.remove(slot);
-        self.demand -= entry.demand;
         self.ids.remove(entry.request.id());
         if let Some(expires) = entry.expires() {
             self.timers.remove(&(expires, true, entry.sequence));
@@ -180,29 +190,18 @@ impl Queue {
         order: &mut dyn Order,
         now: Time,
     ) -> Option<Place> {
-        let before = (self.entries[slot].lane, self.entries[slot].key);
+        let before = self.stands(slot);
         let mut place = order.place(&self.entries[slot].view(), now);
         // A policy that asks for a time that is not in the future would be asked for ever.
         place.again = place.again.filter(|&again| again > now);
         self.leave(slot);
-        self.enter(slot, place, order, now);
-        ((place.lane, place.key) != before).then_some(place)
+        self.enter(slot, place, order);
+        (self.stands(slot) != before).then_some(place)
     }
 
     /// The request that is next.
     pub(super) fn head(&mut self, order: &dyn Order, now: Time) -> Option<usize> {
-        match self.compare {
-            Lanes::Numbered => self.lanes.first_key_value()?.1.line.first(),
-            Lanes::Rising => self.head_of_rising(order, now),
-            Lanes::Scanned => self.head_of_scanned(order, now),
-        }
-    }
-
-    /// How many wait in lanes that go after `lane`, where lanes go by number. O(lanes).
-    pub(super) fn len_after(&self, lane: u32) -> u32 {
-        let after = self.lanes.iter().rev();
-        let after = after.take_while(|&(&other, _)| other > lane);
-        after.map(|(_, entry)| entry.line.len() as u32).sum()
+        self.tree.first(&self.entries, order, now)
     }
 
     /// What is due at `now`, one thing at a time; places before expiries.
@@ -219,48 +218,28 @@ impl Queue {
         self.timers.first_key_value().map(|(&(at, ..), _)| at)
     }
 
-    /// A lane that was the lowest when it was entered may have risen since; it is put where it
-    /// belongs, and the next one is looked at.
-    fn head_of_rising(&mut self, order: &dyn Order, now: Time) -> Option<usize> {
-        loop {
-            let &(key, lane) = self.lanes_by_key.first()?;
-            let slot = self.lanes.get(&lane)?.line.first()?;
-            let risen = order.lane_key(lane, &self.entries[slot].view(), now);
-            if risen <= key {
-                return Some(slot);
-            }
-            self.lanes_by_key.remove(&(key, lane));
-            self.lanes_by_key.insert((risen, lane));
-            if let Some(entry) = self.lanes.get_mut(&lane) {
-                entry.key = risen;
-            }
-        }
+    /// Where a request stands: its lanes, and its key in the innermost one.
+    fn stands(&self, slot: usize) -> (Path, u64) {
+        let entry = &self.entries[slot];
+        (self.tree.path(entry.leaf), entry.key)
     }
 
-    fn head_of_scanned(&self, order: &dyn Order, now: Time) -> Option<usize> {
-        let heads = self.lanes.iter().filter_map(|(&lane, entry)| {
-            let slot = entry.line.first()?;
-            let key = order.lane_key(lane, &self.entries[slot].view(), now);
-            Some((key, lane, slot))
-        });
-        heads.min().map(|(_, _, slot)| slot)
-    }
-
-    fn enter(&mut self, slot: usize, place: Place, order: &dyn Order, now: Time) {
+    fn enter(&mut self, slot: usize, place: Place, order: &dyn Order) {
         let entry = &mut self.entries[slot];
-        let sequence = entry.sequence;
-        (entry.lane, entry.key) = (place.lane, place.key);
+        entry.key = place.key;
         entry.again = place.again.unwrap_or(Time::MAX);
         if entry.again < Time::MAX {
-            self.timers.insert((entry.again, false, sequence), slot);
+            let timer = (entry.again, false, entry.sequence);
+            self.timers.insert(timer, slot);
         }
-        let lane = self.lanes.entry(place.lane).or_default();
-        if self.compare == Lanes::Rising && lane.line.is_empty() {
-            lane.key = order.lane_key(place.lane, &self.entries[slot].view(), now);
-            self.lanes_by_key.insert((lane.key, place.lane));
-        }
-        let positions = &mut self.positions;
-        lane.line.insert(slot, place.key, sequence, positions);
+        let item = Item {
+            slot,
+            key: place.key,
+            sequence: entry.sequence,
+            demand: entry.demand,
+            displaceable: entry.is_displaceable(),
+        };
+        entry.leaf = self.tree.insert(&item, &place.path, order);
     }
 
     fn leave(&mut self, slot: usize) {
@@ -268,13 +247,9 @@ impl Queue {
         if entry.again < Time::MAX {
             self.timers.remove(&(entry.again, false, entry.sequence));
         }
-        if let Some(lane) = self.lanes.get_mut(&entry.lane) {
-            lane.line.remove(slot, &mut self.positions);
-            if lane.line.is_empty() {
-                self.lanes_by_key.remove(&(lane.key, entry.lane));
-                self.lanes.remove(&entry.lane);
-            }
-        }
+        let displaceable = entry.is_displaceable();
+        self.tree
+            .remove(slot, entry.leaf, entry.demand, displaceable);
     }
 
     fn link_newest(&mut self, slot: usize) {

@@ -66,19 +66,7 @@ impl Order for AgingTiers {
         if now < ages_at {
             return tier.until(ages_at);
         }
-        Place {
-            lane: STARVING,
-            key: arrival.as_nanos(),
-            again: None,
-        }
-    }
-
-    fn lane_on_arrival(&self, request: &Request, now: Time) -> Option<u32> {
-        let aged = !self.age_after.is_zero() && now >= request.arrival() + self.age_after;
-        Some(match aged {
-            true => STARVING,
-            false => tier(request),
-        })
+        Place::in_lane(STARVING).keyed(arrival.as_nanos())
     }
 }
 
@@ -102,10 +90,7 @@ mod tests {
             since: Time::from_millis(now_ms),
             preemptions: 0,
         };
-        let now = Time::from_millis(now_ms);
-        let place = order.place(&waiting, now);
-        assert_eq!(order.lane_on_arrival(&request, now), Some(place.lane));
-        place
+        order.place(&waiting, Time::from_millis(now_ms))
     }
 
     #[test]
@@ -114,11 +99,7 @@ mod tests {
         let tier = Place::in_lane(3).until(Time::from_millis(150));
         assert_eq!(place(&mut order, 2, 100), tier);
         assert_eq!(place(&mut order, 2, 149), tier);
-        let starving = Place {
-            lane: STARVING,
-            key: 100_000_000,
-            again: None,
-        };
+        let starving = Place::in_lane(STARVING).keyed(100_000_000);
         assert_eq!(place(&mut order, 2, 150), starving);
         assert_eq!(place(&mut order, 0, 150), starving);
     }

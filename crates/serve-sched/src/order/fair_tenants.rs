@@ -14,136 +14,109 @@
 //! A tenant that begins to wait is lifted to the lowest counter among those that wait already (or,
 //! if nobody does, to that of the last one that did): idle time earns no credit.
 //!
-//! Bound: over any interval in which two tenants both have requests waiting, the service they are
-//! given, each divided by its share, differs by at most
+//! Groups come first: each has such a counter, the waiting group with the lowest one goes first, and
+//! its tenants compete inside of it. A tenant with a share of its own is a group by itself, and all
+//! that nobody has named are one group ([`Members`]). Where nobody is named at all there is only
+//! that group, and all tenants are equals.
+//!
+//! Bound: over any interval in which two groups, or two tenants of one group, both have requests
+//! waiting, the service that they are given, each divided by its share, differs by at most
 //!
 //! ```text
 //! 2 x max(input_weight x L, output_weight x M) / the smaller share
 //! ```
 //!
-//! where `L` is the longest prompt and `M` is how many tokens the requests that one tenant has in
-//! the batch can come to hold together (input_weight <= output_weight is assumed). It does not grow
+//! where `L` is the longest prompt and `M` is how many tokens the requests that one of them has in
+//! the batch can come to hold together (input_weight <= output_weight is assumed). For tenants of a
+//! group it is an interval in which the group waits too, as it does while they do. It does not grow
 //! with the interval. A schedule that never idles and never interrupts cannot stay below
 //! `output_weight x M`.
 //!
 //! Costs O(log tenants) to choose. A tenant that has nothing waiting and nothing running and is not
 //! ahead of the others is forgotten: its counter would be lifted anyway.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
+use std::sync::Arc;
 
-use hashbrown::HashTable;
-use serve_core::rng::mix;
 use serve_core::{Request, TenantId, Time};
 
-use super::{Lanes, Order, Place, Served, Waiting};
+use super::share::{Account, GroupId, Ledger, Members, Seat, Weights, ahead};
+use super::{Lanes, Order, Path, Place, Served, Waiting};
+use crate::demand::Demand;
 
-/// Equal token shares for tenants that compete.
+/// Equal token shares for tenants that compete, and for the groups that they belong to.
 #[derive(Debug)]
 pub struct FairTenants {
-    input_weight: u32,
-    output_weight: u32,
-    shares: BTreeMap<TenantId, NonZeroU32>,
-    tenants: HashTable<Tenant>,
-    /// Tenants that wait, by a counter that may have risen since.
-    waiting: BTreeSet<(u64, TenantId)>,
-    last_waiting: Option<TenantId>,
-    forget_at: usize,
+    weights: Weights,
+    members: Arc<Members>,
+    groups: Ledger,
+    /// The tenants of each group in which there can be more than one.
+    tenants: BTreeMap<u32, Ledger>,
 }
-
-/// A tenant that waits, is served, or is ahead of the others.
-#[derive(Debug)]
-struct Tenant {
-    id: TenantId,
-    share: NonZeroU32,
-    /// Weighted tokens, not divided by the share: charges add up exactly.
-    service: u64,
-    waiting: u32,
-    /// Requests taken and not ended, the preempted included.
-    begun: u32,
-    /// Under which counter it is in the index of those that wait.
-    indexed: u64,
-}
-
-/// How finely counters resolve a token divided by a share.
-const RESOLUTION: u32 = 1 << 16;
-const FORGET_AT_LEAST: usize = 64;
 
 impl FairTenants {
     /// A prompt token costs `input_weight` and an output token `output_weight`. An output token
     /// takes a whole decode step and a prompt token a part of one, so it should cost more.
     pub fn new(input_weight: u32, output_weight: u32) -> Self {
+        Self::among(Arc::default(), input_weight, output_weight)
+    }
+
+    /// The same for tenants of whom something is known.
+    pub fn among(members: Arc<Members>, input_weight: u32, output_weight: u32) -> Self {
         Self {
-            input_weight,
-            output_weight,
-            shares: BTreeMap::new(),
-            tenants: HashTable::new(),
-            waiting: BTreeSet::new(),
-            last_waiting: None,
-            forget_at: FORGET_AT_LEAST,
+            weights: Weights {
+                input: input_weight,
+                output: output_weight,
+            },
+            members,
+            groups: Ledger::new(),
+            tenants: BTreeMap::new(),
         }
     }
 
-    /// Gives `tenant` a share of `share` where others have one of 1.
+    /// Gives `tenant` a share of `share` where others have one of 1, as [`Members::with_share`].
     #[must_use]
-    pub fn with_share(mut self, tenant: TenantId, share: NonZeroU32) -> Self {
-        self.shares.insert(tenant, share);
-        self
+    pub fn with_share(self, tenant: TenantId, share: NonZeroU32) -> Self {
+        self.with(|members| members.with_share(tenant, share))
+    }
+
+    /// Makes `tenant` a member of `group`.
+    #[must_use]
+    pub fn with_group(self, tenant: TenantId, group: GroupId) -> Self {
+        self.with(|members| members.with_group(tenant, group))
+    }
+
+    /// Gives all members of `group` together a share of `share` where others have one of 1.
+    #[must_use]
+    pub fn with_group_share(self, group: GroupId, share: NonZeroU32) -> Self {
+        self.with(|members| members.with_group_share(group, share))
     }
 
     /// The counter of a tenant in weighted tokens for each share, if it is remembered.
     pub fn counter(&self, tenant: TenantId) -> Option<f64> {
-        let tenant = self.find(tenant)?;
-        Some(tenant.service as f64 / f64::from(tenant.share.get()))
+        let seat = self.members.seat(tenant);
+        let account = match seat.alone {
+            true => self.groups.find(seat.lane),
+            false => self.tenants.get(&seat.lane)?.find(tenant.get()),
+        };
+        account.map(Account::service_per_share)
     }
 
-    fn find(&self, id: TenantId) -> Option<&Tenant> {
-        self.tenants.find(hash(id), |tenant| tenant.id == id)
+    fn with(mut self, more: impl FnOnce(Members) -> Members) -> Self {
+        let members = std::mem::take(Arc::make_mut(&mut self.members));
+        self.members = Arc::new(more(members));
+        self
     }
 
-    fn tenant(&mut self, id: TenantId) -> &mut Tenant {
-        let shares = &self.shares;
-        let entry =
-            self.tenants
-                .entry(hash(id), |tenant| tenant.id == id, |tenant| hash(tenant.id));
-        entry
-            .or_insert_with(|| Tenant {
-                id,
-                share: shares.get(&id).copied().unwrap_or(NonZeroU32::MIN),
-                service: 0,
-                waiting: 0,
-                begun: 0,
-                indexed: 0,
-            })
-            .into_mut()
+    fn seat(&self, request: &Request) -> Seat {
+        self.members.seat(request.tenant())
     }
 
-    /// The counter below which nobody has any credit.
-    fn floor(&mut self) -> u64 {
-        while let Some(&(indexed, id)) = self.waiting.first() {
-            let counter = self.find(id).map_or(indexed, Tenant::counter);
-            if counter <= indexed {
-                return counter;
-            }
-            // It has risen since it was looked at last.
-            self.waiting.remove(&(indexed, id));
-            self.waiting.insert((counter, id));
-            self.tenant(id).indexed = counter;
-        }
-        let last = self.last_waiting.and_then(|id| self.find(id));
-        last.map_or(0, Tenant::counter)
-    }
-
-    fn forget_idle(&mut self) {
-        if self.tenants.len() < self.forget_at {
-            return;
-        }
-        let (floor, last) = (self.floor(), self.last_waiting);
-        self.tenants.retain(|tenant| {
-            let idle = tenant.waiting == 0 && tenant.begun == 0;
-            !idle || tenant.counter() > floor || Some(tenant.id) == last
-        });
-        self.forget_at = FORGET_AT_LEAST.max(2 * self.tenants.len());
+    /// The counters among which the tenant of this seat is one of several.
+    fn tenants_of(&mut self, seat: Seat) -> Option<&mut Ledger> {
+        let tenants = &mut self.tenants;
+        (!seat.alone).then(|| tenants.entry(seat.lane).or_insert_with(Ledger::new))
     }
 }
 
@@ -160,77 +133,84 @@ impl Order for FairTenants {
     }
 
     fn place(&mut self, waiting: &Waiting<'_>, _now: Time) -> Place {
-        Place::in_lane(waiting.request.tenant().get())
+        let group = self.seat(waiting.request).lane;
+        let tenant = waiting.request.tenant().get();
+        Place {
+            path: Path::of(tenant).under(group),
+            ..Place::default()
+        }
     }
 
-    fn lanes(&self) -> Lanes {
-        Lanes::Rising
+    fn levels(&self) -> Vec<Lanes> {
+        vec![Lanes::Rising, Lanes::Rising]
     }
 
-    fn lane_key(&self, lane: u32, _head: &Waiting<'_>, _now: Time) -> u64 {
-        self.find(TenantId::new(lane)).map_or(0, Tenant::counter)
+    fn lane_counter(&self, path: &[u32]) -> u128 {
+        match *path {
+            [group] => self.groups.counter(group),
+            [group, tenant, ..] => {
+                let tenants = self.tenants.get(&group);
+                tenants.map_or(0, |tenants| tenants.counter(tenant))
+            }
+            [] => 0,
+        }
+    }
+
+    fn lane_share(&self, path: &[u32]) -> NonZeroU32 {
+        match *path {
+            [group] => self.members.lane_share(group),
+            [_, tenant, ..] => self.members.seat(TenantId::new(tenant)).share,
+            [] => NonZeroU32::MIN,
+        }
+    }
+
+    fn others_ahead(&mut self, path: &[u32], own: &Demand, others: &Demand) -> Demand {
+        let share = self.lane_share(path);
+        let (ledger, lane) = match *path {
+            [group] => (&mut self.groups, group),
+            [group, tenant, ..] => match self.tenants.get_mut(&group) {
+                Some(tenants) => (tenants, tenant),
+                None => return *others,
+            },
+            [] => return *others,
+        };
+        ahead(ledger, self.weights, (lane, share), own, others)
     }
 
     fn arrived(&mut self, waiting: &Waiting<'_>, _now: Time) {
-        let id = waiting.request.tenant();
-        let returns = self.find(id).is_none_or(|tenant| tenant.waiting == 0);
-        let floor = if returns { self.floor() } else { 0 };
-        let tenant = self.tenant(id);
-        tenant.waiting += 1;
-        if returns {
-            tenant.lift(floor);
-            tenant.indexed = tenant.counter();
-            let indexed = (tenant.indexed, id);
-            self.waiting.insert(indexed);
+        let seat = self.seat(waiting.request);
+        self.groups.arrived(seat.lane, seat.group_share);
+        if let Some(tenants) = self.tenants_of(seat) {
+            tenants.arrived(waiting.request.tenant().get(), seat.share);
         }
     }
 
     fn left(&mut self, waiting: &Waiting<'_>, started: bool, _now: Time) {
-        let id = waiting.request.tenant();
-        let charge = u64::from(self.input_weight) * u64::from(waiting.request.prompt_tokens());
-        let tenant = self.tenant(id);
-        tenant.waiting = tenant.waiting.saturating_sub(1);
-        // After a preemption the same prompt is run again, which is not the tenant's doing.
-        if started && waiting.preemptions == 0 {
-            tenant.begun += 1;
-            tenant.service = tenant.service.saturating_add(charge);
-        }
-        if tenant.waiting == 0 {
-            let indexed = (tenant.indexed, id);
-            self.waiting.remove(&indexed);
-            self.last_waiting = Some(id);
-            self.forget_idle();
+        let seat = self.seat(waiting.request);
+        // Put back, the same prompt is run again, which is not the tenant's doing.
+        let first = started && waiting.preemptions == 0;
+        let charge = first.then(|| self.weights.prompt(waiting.request));
+        self.groups.left(seat.lane, charge);
+        if let Some(tenants) = self.tenants_of(seat) {
+            tenants.left(waiting.request.tenant().get(), charge);
         }
     }
 
     fn served(&mut self, request: &Request, served: Served) {
-        let charge = u64::from(self.output_weight) * u64::from(served.output_tokens);
-        let tenant = self.tenant(request.tenant());
-        tenant.service = tenant.service.saturating_add(charge);
+        let (seat, charge) = (self.seat(request), self.weights.outputs(served));
+        self.groups.charge(seat.lane, charge);
+        if let Some(tenants) = self.tenants_of(seat) {
+            tenants.charge(request.tenant().get(), charge);
+        }
     }
 
     fn ended(&mut self, request: &Request) {
-        let tenant = self.tenant(request.tenant());
-        tenant.begun = tenant.begun.saturating_sub(1);
-        self.forget_idle();
+        let seat = self.seat(request);
+        self.groups.ended(seat.lane);
+        if let Some(tenants) = self.tenants_of(seat) {
+            tenants.ended(request.tenant().get());
+        }
     }
-}
-
-impl Tenant {
-    fn counter(&self) -> u64 {
-        let scaled = u128::from(self.service) * u128::from(RESOLUTION);
-        u64::try_from(scaled / u128::from(self.share.get())).unwrap_or(u64::MAX)
-    }
-
-    fn lift(&mut self, floor: u64) {
-        let least = u128::from(floor) * u128::from(self.share.get());
-        let least = least.div_ceil(u128::from(RESOLUTION));
-        self.service = self.service.max(u64::try_from(least).unwrap_or(u64::MAX));
-    }
-}
-
-fn hash(id: TenantId) -> u64 {
-    mix(u64::from(id.get()))
 }
 
 #[cfg(test)]
@@ -349,11 +329,123 @@ mod tests {
             order.left(&waiting, true, Time::ZERO);
             order.ended(&request);
         }
+        let remembered = order.tenants[&0].len();
+        assert!(remembered <= 64, "{remembered}");
+    }
+
+    /// With the greatest weights, and after a thousand years at full speed.
+    #[test]
+    fn counters_do_not_saturate() {
+        for (weight, years) in [(1, 1_000), (1_000, 1_000), (u32::MAX, 1)] {
+            let mut server = Server::new(FairTenants::new(weight, weight));
+            (1..=2).for_each(|tenant| server.submit(tenant, 1, 1));
+            let both = [(); 2].map(|()| server.gate.take(Time::ZERO).unwrap());
+            for taken in both {
+                // 100,000 tokens a second, told in parts.
+                let tokens = 100_000_u64 * 365 * 86_400 * years;
+                let part = Served {
+                    prompt_tokens: 0,
+                    output_tokens: u32::MAX,
+                };
+                for _ in 0..tokens / u64::from(u32::MAX) {
+                    server.gate.served(&taken.request, part);
+                }
+                server.gate.put_back(Time::ZERO, taken);
+            }
+            for _ in 0..200 {
+                server.submit(1, 10, 10);
+                server.submit(2, 10, 10);
+            }
+            let served: Vec<u32> = (0..200).map(|_| server.serve()).collect();
+            let of_1 = served.iter().filter(|&&tenant| tenant == 1).count();
+            assert!((98..=102).contains(&of_1), "{of_1} with {weight}");
+        }
+    }
+
+    /// However often it is put back, and whether or not that was a preemption.
+    #[test]
+    fn a_prompt_is_charged_once() {
+        let tenant = TenantId::new(1);
+        let mut order = FairTenants::new(1, 2);
+        let mut gate = Gate::new(Vec::new(), Box::new(FairTenants::new(1, 2)), 1);
+        let request = |id, tenant, prompt: usize| {
+            let prompt = vec![TokenId::new(1); prompt];
+            let request = Request::new(RequestId::new(id), Time::ZERO, prompt, 1).unwrap();
+            request.with_tenant(tenant)
+        };
+        let first = request(1, tenant, 100);
+        for preemptions in 0..3 {
+            let waiting = Waiting {
+                request: &first,
+                sequence: 0,
+                since: Time::ZERO,
+                preemptions,
+            };
+            order.arrived(&waiting, Time::ZERO);
+            order.left(&waiting, true, Time::ZERO);
+        }
+        assert_eq!(order.counter(tenant), Some(100.0));
+        order.ended(&first);
+
+        let other = request(2, TenantId::new(2), 150);
+        gate.submit(Time::ZERO, Arc::new(first)).unwrap();
+        gate.submit(Time::ZERO, Arc::new(other)).unwrap();
+        let mut take = || {
+            let taken = gate.take(Time::ZERO).unwrap();
+            let id = taken.request.id().get();
+            gate.put_back(Time::ZERO, taken);
+            id
+        };
+        // 100 against 0, then 100 against 150, and that is what they stay.
+        assert_eq!([take(), take(), take(), take()], [1, 2, 1, 1]);
+    }
+
+    #[test]
+    fn a_tenant_that_was_put_back_and_has_ended_is_forgotten() {
+        let mut server = Server::new(FairTenants::default());
+        for tenant in 0..1_000 {
+            server.submit(tenant, 10, 10);
+            let taken = server.gate.take(Time::ZERO).unwrap();
+            server.gate.put_back(Time::ZERO, taken);
+            assert_eq!(server.serve(), tenant);
+        }
+        let mut order = FairTenants::default();
+        for tenant in 0..1_000 {
+            let request = Request::new(RequestId::new(1), Time::ZERO, [TokenId::new(1)], 1);
+            let request = request.unwrap().with_tenant(TenantId::new(tenant));
+            for preemptions in 0..3 {
+                let waiting = Waiting {
+                    request: &request,
+                    sequence: 0,
+                    since: Time::ZERO,
+                    preemptions,
+                };
+                order.arrived(&waiting, Time::ZERO);
+                order.left(&waiting, true, Time::ZERO);
+            }
+            order.ended(&request);
+        }
+        let remembered = order.tenants[&0].len();
+        assert!(remembered <= 64, "{remembered}");
+    }
+
+    /// A tenant that has had more than the others is not let off for pausing among many.
+    #[test]
+    fn a_debt_is_remembered_among_many_tenants() {
+        let mut server = Server::new(FairTenants::default());
+        // The first waits throughout; the second has much and is gone.
+        (0..600).for_each(|_| server.submit(1, 10, 10));
+        server.submit(2, 100_000, 10);
+        assert_eq!([server.serve(), server.serve()], [1, 2]);
+        for tenant in 10..500 {
+            server.submit(tenant, 1, 1);
+            server.serve();
+        }
+        (0..10).for_each(|_| server.submit(2, 10, 10));
+        let left: Vec<u32> = (0..10).map(|_| server.serve()).collect();
         assert!(
-            order.tenants.len() <= FORGET_AT_LEAST,
-            "{}",
-            order.tenants.len()
+            !left.contains(&2),
+            "{left:?}: the others have not had as much"
         );
-        assert!(order.waiting.is_empty());
     }
 }

@@ -3,23 +3,38 @@
 //! A policy does not keep the queue. It says where a request stands, as a lane and a key within the
 //! lane, and the [`Gate`](crate::Gate) keeps the requests sorted in O(log n). An order that changes
 //! with time says when to ask again, and the request is moved at that moment; nothing is scanned.
+//!
+//! Orders compose: [`Tiers`] and [`FairGroups`] keep an order of its own in each class and group,
+//! [`Aging`] lets whoever has waited too long go before an order. A place is then a path of lanes,
+//! the outermost first, and each level of it compares its lanes in its own way.
 
 mod aging_tiers;
+mod compose;
 mod earliest_deadline;
+mod fair_groups;
 mod fair_tenants;
 mod fifo;
+mod path;
 mod response_ratio;
+mod share;
 mod strict_tiers;
 
 pub use aging_tiers::AgingTiers;
+pub use compose::{Aging, Factory, OrderSettings, Tiers};
 pub use earliest_deadline::EarliestDeadline;
+pub use fair_groups::FairGroups;
 pub use fair_tenants::FairTenants;
 pub use fifo::Fifo;
+pub use path::{LEVELS_MAX, Path};
 pub use response_ratio::ResponseRatio;
+pub use share::{GroupId, Members};
 pub use strict_tiers::StrictTiers;
+
+use std::num::NonZeroU32;
 
 use serve_core::{Request, Time};
 
+use crate::demand::Demand;
 use crate::named::Named;
 
 /// Every order policy with its default parameters, by the name that a binary's settings use.
@@ -39,6 +54,10 @@ pub const ORDERS: &[Named<dyn Order>] = &[
     Named {
         name: "fair-tenants",
         build: || Box::new(FairTenants::default()),
+    },
+    Named {
+        name: "fair-groups",
+        build: || Box::new(FairGroups::default()),
     },
     Named {
         name: "earliest-deadline",
@@ -73,34 +92,55 @@ pub const ORDERS: &[Named<dyn Order>] = &[
 /// }
 /// ```
 pub trait Order: Send {
-    /// The name in the journal.
-    fn name(&self) -> &'static str;
+    /// The name in settings.
+    fn name(&self) -> &str;
 
     /// Where a request stands from `now` on.
     ///
     /// Asked when the request begins to wait, when it comes back after a preemption, and at the
-    /// time that the last answer named in [`Place::again`].
+    /// time that the last answer named in [`Place::again`]; and of a newcomer, to tell what waits
+    /// before it, although it may then be refused. So it counts nothing:
+    /// [`arrived`](Self::arrived) does.
     fn place(&mut self, waiting: &Waiting<'_>, now: Time) -> Place;
 
-    /// How the lanes compare. By default the lane with the lowest number goes first.
+    /// How the lanes compare, in an order of one level. By default the lane with the lowest number
+    /// goes first.
     fn lanes(&self) -> Lanes {
         Lanes::Numbered
     }
 
-    /// How a lane stands among the others, the lowest first, given the request at its head. Of
-    /// equals the lane with the lower number goes first. Not asked for [`Lanes::Numbered`].
-    fn lane_key(&self, lane: u32, head: &Waiting<'_>, now: Time) -> u64 {
-        let _ = (head, now);
-        u64::from(lane)
+    /// How the lanes of each level compare, the outermost first; at most [`LEVELS_MAX`].
+    fn levels(&self) -> Vec<Lanes> {
+        vec![self.lanes()]
     }
 
-    /// The lane that a request will stand in if it is taken at `now`, where that tells who goes
-    /// before it: all in lanes of lower numbers, and all in its own. Admission predicts its wait
-    /// from them; `None`, the default, is everybody. For [`Lanes::Numbered`]; such an arrival costs
-    /// O(lanes).
-    fn lane_on_arrival(&self, request: &Request, now: Time) -> Option<u32> {
-        let _ = (request, now);
-        None
+    /// How a lane stands among the others of its level, the lowest first, given the request at its
+    /// head. `path` is the lane and those that it lies in, the outermost first. Of equals the lane
+    /// with the lower number goes first. Asked for [`Lanes::Scanned`].
+    fn lane_key(&self, path: &[u32], head: &Waiting<'_>, now: Time) -> u64 {
+        let _ = (path, head, now);
+        0
+    }
+
+    /// What a lane has been given for each share, the lowest first; asked for [`Lanes::Rising`].
+    fn lane_counter(&self, path: &[u32]) -> u128 {
+        let _ = path;
+        0
+    }
+
+    /// The share of a lane where others have one of 1, for [`Lanes::Rising`]: of a full queue it may
+    /// hold as large a part as its share is of those of all who wait.
+    fn lane_share(&self, path: &[u32]) -> NonZeroU32 {
+        let _ = path;
+        NonZeroU32::MIN
+    }
+
+    /// What of `others`, the demand that waits in other lanes of a level, goes before a newcomer to
+    /// the lane at the end of `path`, which has `own` before it in that lane. Asked for
+    /// [`Lanes::Rising`]; all of it, if nothing better is known.
+    fn others_ahead(&mut self, path: &[u32], own: &Demand, others: &Demand) -> Demand {
+        let _ = (path, own);
+        *others
     }
 
     /// A request begins to wait, or waits again after a preemption; told before it is placed.
@@ -134,16 +174,17 @@ pub struct Waiting<'a> {
     pub sequence: u64,
     /// Since when it waits; after a preemption, since then.
     pub since: Time,
-    /// How often it has been preempted.
+    /// How often it has been preempted, or put back for another reason; 0 if it has never started.
     pub preemptions: u32,
 }
 
 /// Where a waiting request stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
-    /// The lane, a queue of its own: a class, a tenant, a group of similar requests.
-    pub lane: u32,
-    /// The order within the lane, the lowest first; of equals, the one that arrived first.
+    /// The lane at each level, the outermost first. A lane is a queue of its own: a class, a tenant, a
+    /// group of similar requests.
+    pub path: Path,
+    /// The order within the innermost lane, the lowest first; of equals, the one that arrived first.
     pub key: u64,
     /// When to ask again, if the answer changes with time.
     pub again: Option<Time>,
@@ -152,26 +193,36 @@ pub struct Place {
 impl Place {
     /// A place by `key` in the only lane.
     pub const fn by_key(key: u64) -> Self {
-        Self {
-            lane: 0,
-            key,
-            again: None,
-        }
+        Self::in_lane(0).keyed(key)
     }
 
     /// A place by arrival in `lane`.
     pub const fn in_lane(lane: u32) -> Self {
         Self {
-            lane,
+            path: Path::of(lane),
             key: 0,
             again: None,
         }
+    }
+
+    /// The same lane, with a place by `key` in it.
+    #[must_use]
+    pub const fn keyed(mut self, key: u64) -> Self {
+        self.key = key;
+        self
     }
 
     /// The same place, to be asked for again at `again`.
     #[must_use]
     pub const fn until(mut self, again: Time) -> Self {
         self.again = Some(again);
+        self
+    }
+
+    /// The same place inside of `lane`, at a level outside of those that it has.
+    #[must_use]
+    pub fn under(mut self, lane: u32) -> Self {
+        self.path = self.path.under(lane);
         self
     }
 }
@@ -181,7 +232,7 @@ impl Place {
 pub enum Lanes {
     /// By number, the lowest first. O(log n) in the requests that wait.
     Numbered,
-    /// By [`Order::lane_key`], which never falls while something waits in the lane (a counter of
+    /// By [`Order::lane_counter`], which never falls while something waits in the lane (a counter of
     /// tokens served). O(log lanes) on average.
     Rising,
     /// By [`Order::lane_key`], which may change in any way (a ratio that depends on the time). Every

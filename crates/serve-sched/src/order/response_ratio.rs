@@ -53,11 +53,7 @@ impl Order for ResponseRatio {
 
     fn place(&mut self, waiting: &Waiting<'_>, now: Time) -> Place {
         let arrival = waiting.request.arrival();
-        let place = Place {
-            lane: 1 + lane_of(work(waiting)),
-            key: arrival.as_nanos(),
-            again: None,
-        };
+        let place = Place::in_lane(1 + lane_of(work(waiting))).keyed(arrival.as_nanos());
         if self.wait_max.is_zero() {
             return place;
         }
@@ -65,10 +61,7 @@ impl Order for ResponseRatio {
         if now < starves_at {
             place.until(starves_at)
         } else {
-            Place {
-                lane: STARVING,
-                ..place
-            }
+            Place::in_lane(STARVING).keyed(place.key)
         }
     }
 
@@ -76,8 +69,8 @@ impl Order for ResponseRatio {
         Lanes::Scanned
     }
 
-    fn lane_key(&self, lane: u32, head: &Waiting<'_>, now: Time) -> u64 {
-        if lane == STARVING {
+    fn lane_key(&self, path: &[u32], head: &Waiting<'_>, now: Time) -> u64 {
+        if path == [STARVING] {
             return 0;
         }
         let waited = now.since(head.request.arrival()).as_nanos();
@@ -155,7 +148,7 @@ mod tests {
             };
             let chosen = requests.iter().map(|request| {
                 let place = order.place(&waiting(request), now);
-                ((place.lane, place.key), request)
+                ((place.path.lanes()[0], place.key), request)
             });
             // The head of each lane, and of those the lowest lane key, as the gate chooses.
             let mut heads = std::collections::BTreeMap::new();
@@ -167,7 +160,7 @@ mod tests {
             }
             let chosen = heads
                 .iter()
-                .min_by_key(|(lane, (_, head))| order.lane_key(**lane, &waiting(head), now))
+                .min_by_key(|(lane, (_, head))| order.lane_key(&[**lane], &waiting(head), now))
                 .map(|(_, (_, head))| ratio(head))
                 .unwrap();
             let highest = requests.iter().map(ratio).fold(0.0, f64::max);
@@ -182,7 +175,7 @@ mod tests {
         let mut key = |request: &Request, now_ns| {
             let now = Time::from_nanos(now_ns);
             let place = order.place(&waiting(request), now);
-            order.lane_key(place.lane, &waiting(request), now)
+            order.lane_key(place.path.lanes(), &waiting(request), now)
         };
         // 905 us for 1,000 tokens against 5 us for 10.
         assert!(key(&long, 905_000) < key(&short, 905_000));

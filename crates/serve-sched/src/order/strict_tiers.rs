@@ -5,7 +5,7 @@
 //! above use the whole engine, a lower class waits for ever. Use
 //! [`AgingTiers`](super::AgingTiers) unless that is what you want.
 
-use serve_core::{Request, Time};
+use serve_core::Time;
 
 use super::{Order, Place, Waiting};
 
@@ -20,9 +20,5 @@ impl Order for StrictTiers {
 
     fn place(&mut self, waiting: &Waiting<'_>, _now: Time) -> Place {
         Place::in_lane(u32::from(waiting.request.class().rank()))
-    }
-
-    fn lane_on_arrival(&self, request: &Request, _now: Time) -> Option<u32> {
-        Some(u32::from(request.class().rank()))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use serve_core::{CancelReason, EventKind, FinishReason, Request, Span, Time, Usage};
+use serve_core::{CancelReason, EventKind, FinishReason, Refusal, Request, Span, Time, Usage};
 
 use super::Scheduler;
 use super::live::Stage;
@@ -14,6 +14,7 @@ pub(super) enum End {
     Finished(FinishReason),
     Cancelled(CancelReason),
     Failed(Arc<str>),
+    Displaced(Refusal),
 }
 
 impl Scheduler {
@@ -69,6 +70,7 @@ impl Scheduler {
             End::Finished(_) => Cause::Finished,
             End::Cancelled(reason) => Cause::Cancelled(reason),
             End::Failed(_) => Cause::Failed,
+            End::Displaced(_) => Cause::Displaced,
         };
         let ended = Ended {
             request,
@@ -80,6 +82,11 @@ impl Scheduler {
         let output_tokens = usage.output_tokens;
         let class = request.class();
         let (decision, kind) = match end {
+            End::Displaced(refusal) => {
+                // The gate has recorded it.
+                self.count(class, |counters| counters.refused += 1);
+                return self.emit(now, request.id(), EventKind::Displaced { refusal });
+            }
             End::Finished(reason) => {
                 self.count(class, |counters| counters.finished += 1);
                 (

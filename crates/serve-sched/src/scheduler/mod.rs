@@ -212,6 +212,9 @@ impl Scheduler {
         self.show_room();
         let taken = self.check_limits(now, &request);
         let taken = taken.and_then(|()| self.gate.submit(now, request));
+        while let Some((request, refusal)) = self.gate.next_displaced() {
+            self.end_waiting(now, &request, End::Displaced(refusal));
+        }
         match taken {
             Ok(()) => self.batch.arrived(now),
             Err(_) => self.count(class, |counters| counters.refused += 1),
@@ -239,7 +242,7 @@ impl Scheduler {
     /// Calls every request off.
     pub fn cancel_all(&mut self, now: Time, reason: CancelReason) {
         let now = self.advance(now);
-        while let Some(id) = self.gate.head(now).map(|head| head.request.id()) {
+        while let Some(id) = self.gate.next_id(now) {
             self.cancel(now, id, reason);
         }
         for index in 0..self.running.len() {
@@ -250,8 +253,9 @@ impl Scheduler {
         }
     }
 
-    /// Answers every request whose deadline has passed, or that was to have started, and moves those whose place in the queue has
-    /// changed. [`plan_into`](Self::plan_into) does it too.
+    /// Answers every request whose deadline has passed, or that was to have started, and moves those
+    /// whose place in the queue has changed; of those that wait, up to 1,024, and the others the next
+    /// time. [`plan_into`](Self::plan_into) does it too.
     pub fn handle_timeout(&mut self, now: Time) {
         let now = self.advance(now);
         while let Some((request, reason)) = self.gate.next_due(now) {

@@ -100,7 +100,9 @@ impl Scheduler {
             Ok(room) => room,
             Err(reason) => return self.defer(now, reason),
         };
-        while !self.gate.is_empty() {
+        // Of a crowd whose time is over, some may still be at the head: nobody starts before they have
+        // been answered.
+        while self.gate.head(now).is_some() {
             match self.fit_head(now, room) {
                 Ok(_) if self.drop_head(now) => {}
                 Ok(fit) => {

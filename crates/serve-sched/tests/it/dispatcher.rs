@@ -454,3 +454,42 @@ fn where_nobody_waits_the_limit_is_what_is_refused_beyond() {
     assert!(dispatcher.submit(now, request(3, now)).is_ok());
     assert!(dispatcher.submit(now, request(4, now)).is_err());
 }
+
+/// A full queue in front of an engine: the flood's newest makes room, is told so, and counts as refused.
+#[test]
+fn a_full_queue_displaces_the_newest_of_the_flood() {
+    let admit: Vec<Box<dyn Admit>> = vec![Box::new(QueueCap::new(4))];
+    let order = Box::new(FairTenants::default());
+    let mut dispatcher = Dispatcher::new(admit, order, Concurrency::Fixed(1));
+    let now = Time::ZERO;
+    let of = |id, tenant| request(id, now).with_tenant(TenantId::new(tenant));
+    dispatcher.submit(now, of(0, 1)).unwrap();
+    assert!(dispatcher.next(now).is_some());
+    let flood = (1..10).filter(|&id| dispatcher.submit(now, of(id, 1)).is_ok());
+    assert_eq!(flood.count(), 4);
+    dispatcher
+        .submit(now, of(10, 2).with_committed(true))
+        .unwrap();
+    dispatcher.submit(now, of(11, 3)).unwrap();
+    // Each has a place now that the first has two: the next of them waits for a slot to be free.
+    assert!(dispatcher.submit(now, of(12, 3)).is_err());
+    let mut displaced = Vec::new();
+    while let Some(event) = dispatcher.poll_event() {
+        if let EventKind::Displaced { refusal } = event.kind {
+            let full = Limit::QueueDepth { waiting: 4, max: 4 };
+            assert_eq!(refusal.limit(), full);
+            displaced.push(event.request.get());
+        }
+    }
+    assert_eq!(displaced, [4, 3]);
+    let stats = dispatcher.stats();
+    assert_eq!((stats.waiting, stats.running), (4, 1));
+    assert_eq!((stats.counters.arrived, stats.counters.refused), (13, 8));
+    // Two of them wait in one lane each; of those that come back, nobody is displaced.
+    let next: Vec<_> = std::iter::from_fn(|| {
+        dispatcher.done(now, RequestId::new(0), finished(10));
+        dispatcher.next(now).map(|request| request.id().get())
+    })
+    .collect();
+    assert_eq!(next, [10]);
+}

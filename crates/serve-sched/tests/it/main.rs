@@ -10,6 +10,7 @@ mod field_bugs;
 mod jump;
 mod lecture;
 mod model;
+mod orders;
 mod outside;
 mod policies;
 mod promises;

@@ -21,7 +21,7 @@ use serve_sched::admit::{ADMISSIONS, Admit, QueueCap};
 use serve_sched::batch::{Batch, Continuous, OneAtATime, Static, Window};
 use serve_sched::journal::{Decision, Entry};
 use serve_sched::kv::KvSettings;
-use serve_sched::order::ORDERS;
+use serve_sched::order::{ORDERS, OrderSettings};
 use serve_sched::victim::{Preemption, VICTIMS};
 use serve_sched::{Policies, Scheduler};
 
@@ -88,7 +88,9 @@ impl Setup {
         admit.extend(self.admission.map(|index| (ADMISSIONS[index].build)()));
         Policies {
             admit,
-            order: (ORDERS[self.order].build)(),
+            order: OrderSettings::default()
+                .order(order_names()[self.order])
+                .unwrap(),
             batch,
             victim: (VICTIMS[self.victim].build)(),
             preemption: self.preemption,
@@ -106,6 +108,20 @@ impl Setup {
     }
 }
 
+/// Every order, and orders made of several.
+fn order_names() -> Vec<&'static str> {
+    let composed = [
+        "strict-tiers/fair-tenants",
+        "aging-tiers/fair-tenants",
+        "aging/fair-groups/strict-tiers/earliest-deadline",
+    ];
+    ORDERS
+        .iter()
+        .map(|order| order.name)
+        .chain(composed)
+        .collect()
+}
+
 fn setups() -> impl Strategy<Value = Setup> {
     let limits = (1_u32..7, 1_u32..40, 8_u32..64, 1_u32..9, 4_u32..40).prop_map(
         |(sequences_max, step_tokens_max, context_max, block_size, blocks)| Limits {
@@ -116,7 +132,7 @@ fn setups() -> impl Strategy<Value = Setup> {
             blocks,
         },
     );
-    let choices = (0..ORDERS.len(), 0_u8..5, 0..VICTIMS.len());
+    let choices = (0..order_names().len(), 0_u8..5, 0..VICTIMS.len());
     let preemption = (0_u32..4, any::<bool>()).prop_map(|(times_max, by_class)| Preemption {
         times_max,
         by_class,
@@ -578,7 +594,8 @@ impl World {
             terminal.filter(|kind| of(kind)).count() as u64
         };
         let counters = stats.counters;
-        assert_eq!(counters.refused, self.refused);
+        let displaced = count(|kind| matches!(kind, EventKind::Displaced { .. }));
+        assert_eq!(counters.refused, self.refused + displaced);
         assert_eq!(
             counters.finished,
             count(|kind| matches!(kind, EventKind::Finished { .. }))
@@ -649,13 +666,13 @@ impl World {
 
     /// Requests of one rank join in the order in which they came.
     fn check_join_order(&self) {
-        let rank: fn(&Request) -> u8 = match (ORDERS[self.setup.order].name, self.setup.preemption)
-        {
-            (_, Preemption { by_class: true, .. }) => return,
-            ("fifo", _) => |_| 0,
-            ("strict-tiers", _) => |request| request.class().rank(),
-            _ => return,
-        };
+        let rank: fn(&Request) -> u8 =
+            match (order_names()[self.setup.order], self.setup.preemption) {
+                (_, Preemption { by_class: true, .. }) => return,
+                ("fifo", _) => |_| 0,
+                ("strict-tiers", _) => |request| request.class().rank(),
+                _ => return,
+            };
         let mut last = BTreeMap::new();
         for entry in self.entries.lock().unwrap().iter() {
             let Decision::Joined { preemptions: 0, .. } = entry.decision else {

@@ -34,6 +34,7 @@ fn settings(cli: &Cli, tenants: &Tenants) -> Settings {
         weight: tenant.weight,
         requests_per_s: tenant.requests_per_s.map(Rate::get),
         tokens_per_s: tenant.tokens_per_s.map(Rate::get),
+        ..TenantSettings::default()
     });
     Settings {
         max_batch: cli.max_batch,
@@ -68,6 +69,7 @@ fn settings(cli: &Cli, tenants: &Tenants) -> Settings {
             hash_key: secret(),
         },
         tenants: tenants.collect(),
+        ..usual
     }
 }
 
