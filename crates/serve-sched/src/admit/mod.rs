@@ -5,6 +5,7 @@
 
 mod concurrency_limit;
 mod deadline_prediction;
+mod in_flight_limits;
 mod latency_budget;
 mod queue_cap;
 mod token_backlog;
@@ -12,6 +13,7 @@ mod token_bucket;
 
 pub use concurrency_limit::ConcurrencyLimit;
 pub use deadline_prediction::DeadlinePrediction;
+pub use in_flight_limits::{Bound, InFlightLimits};
 pub use latency_budget::LatencyBudget;
 pub use queue_cap::QueueCap;
 pub use token_backlog::TokenBacklog;
@@ -47,6 +49,10 @@ pub const ADMISSIONS: &[Named<dyn Admit>] = &[
     Named {
         name: "concurrency-limit",
         build: || Box::new(ConcurrencyLimit),
+    },
+    Named {
+        name: "in-flight-limits",
+        build: || Box::new(InFlightLimits::default()),
     },
 ];
 
@@ -123,6 +129,10 @@ pub struct Load<'a> {
     pub(crate) waiting_by_class: &'a [u32],
     /// Requests waiting that go after the one that is asked about.
     pub(crate) behind: u32,
+    /// How often the policy that is asked has said *later* since a request last ended.
+    pub(crate) refused: u32,
+    /// Positions in a block of the KV cache; 1 where the engine's blocks are not known.
+    pub block_size: u32,
 }
 
 impl<'a> Load<'a> {
@@ -139,6 +149,8 @@ impl<'a> Load<'a> {
             started: &[],
             waiting_by_class: &[],
             behind: 0,
+            refused: 0,
+            block_size: 1,
         }
     }
 
@@ -174,6 +186,16 @@ impl<'a> Load<'a> {
     pub fn time_to_drain(&self, requests: u32) -> Option<Span> {
         let rate = self.pace.drain_rate()?;
         Some(Span::from_secs_f64(f64::from(requests) / rate))
+    }
+
+    /// When to come back, for a refusal: `first` for the first whom a policy refuses after a request
+    /// has ended, and one departure later for each whom it has refused since. So those who come
+    /// back when they were told find room one by one, and not all the room of one.
+    ///
+    /// A departure takes [what the engine takes to end one](Self::time_to_drain).
+    pub fn retry_after(&self, first: Option<Span>) -> Option<Span> {
+        let turn = self.time_to_drain(self.refused);
+        first.map(|first| first + turn.unwrap_or_default())
     }
 
     /// How long a request that comes now waits until it starts, behind those that are

@@ -53,6 +53,8 @@ pub struct Gate {
     order: Box<dyn Order>,
     queue: Queue,
     by_class: Vec<u32>,
+    /// How often each policy has said *later* since a request last ended.
+    refused: Vec<u32>,
     block_size: u32,
     started: Started,
     slots: u32,
@@ -80,11 +82,13 @@ impl Gate {
     /// An empty gate in front of an engine that serves up to `slots` requests side by side.
     pub fn new(admit: Vec<Box<dyn Admit>>, order: Box<dyn Order>, slots: u32) -> Self {
         let queue = Queue::new(order.lanes());
+        let refused = vec![0; admit.len()];
         Self {
             admit,
             order,
             queue,
             by_class: Vec::new(),
+            refused,
             block_size: 1,
             started: Started::default(),
             slots,
@@ -106,11 +110,18 @@ impl Gate {
         self.check(now, &request)?;
         let behind = self.behind(now, &request);
         for index in 0..self.admit.len() {
+            let refused = self.refused[index];
             let (policies, load) = self.policies_and_load(now);
-            let load = Load { behind, ..load };
+            let load = Load {
+                behind,
+                refused,
+                ..load
+            };
             let policy = &mut policies[index];
             if let Err(refusal) = policy.admit(&request, &load) {
                 let by = policy.name();
+                let later = matches!(refusal, Refusal::Later { .. });
+                self.refused[index] = refused.saturating_add(u32::from(later));
                 return Err(self.refuse(now, request.id(), by, refusal));
             }
         }
@@ -174,6 +185,7 @@ impl Gate {
         if let (Cause::Finished, Some(ran)) = (ended.cause, ended.ran) {
             self.pace.served(ran);
         }
+        self.refused.fill(0);
         let (policies, load) = self.policies_and_load(now);
         for policy in policies {
             policy.ended(ended, &load);
@@ -276,6 +288,8 @@ impl Gate {
             started: self.started.as_slice(),
             waiting_by_class: &self.by_class,
             behind: 0,
+            refused: 0,
+            block_size: self.block_size,
         }
     }
 
@@ -373,6 +387,8 @@ impl Gate {
             started: self.started.as_slice(),
             waiting_by_class: &self.by_class,
             behind: 0,
+            refused: 0,
+            block_size: self.block_size,
         };
         (&mut self.admit, load)
     }
