@@ -46,8 +46,9 @@ pub struct TokenBucket {
     quota: Quota,
     quotas: BTreeMap<TenantId, Quota>,
     accounts: BTreeMap<TenantId, Account>,
-    /// Of each request in flight, what its account had been charged in all with it.
-    open: BTreeMap<RequestId, Scaled>,
+    /// The number of each request in flight, in the order of admission.
+    numbers: BTreeMap<RequestId, u64>,
+    next: u64,
     forget_at: usize,
 }
 
@@ -73,14 +74,13 @@ pub enum Cost {
 }
 
 /// What has been charged to one bucket.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Account {
     /// When it will be full again; a time that has passed, when it is.
     full_at: Scaled,
-    /// All that was ever charged. Refunds are not taken off.
-    charged: Scaled,
-    /// Requests in flight.
-    open: u32,
+    /// Of each request in flight, by number, what was charged from it on to the next one in flight:
+    /// by itself, and by those after it that have ended.
+    charged: BTreeMap<u64, Scaled>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,7 +121,8 @@ impl TokenBucket {
             quota,
             quotas: BTreeMap::new(),
             accounts: BTreeMap::new(),
-            open: BTreeMap::new(),
+            numbers: BTreeMap::new(),
+            next: 0,
             forget_at: FORGET_AT_LEAST,
         }
     }
@@ -145,7 +146,7 @@ impl TokenBucket {
         }
         let mut accounts = std::mem::take(&mut self.accounts);
         accounts.retain(|&tenant, account| {
-            account.open > 0 || account.full_at > self.quota_of(tenant).scale(now)
+            !account.charged.is_empty() || account.full_at > self.quota_of(tenant).scale(now)
         });
         self.forget_at = FORGET_AT_LEAST.max(2 * accounts.len());
         self.accounts = accounts;
@@ -168,9 +169,9 @@ impl Admit for TokenBucket {
 
     fn admit(&mut self, request: &Request, load: &Load<'_>) -> Result<(), Refusal> {
         let (tenant, quota) = self.bucket(request);
-        let account = self.accounts.get(&tenant).copied().unwrap_or_default();
+        let full_at = self.accounts.get(&tenant).map_or(0, |it| it.full_at);
         // The first moment at which one unit is left.
-        let spent = account.full_at.saturating_add(quota.time_for(1));
+        let spent = full_at.saturating_add(quota.time_for(1));
         let from = spent.saturating_sub(quota.time_for(quota.burst.get()));
         if from <= quota.scale(load.now) {
             return Ok(());
@@ -190,30 +191,46 @@ impl Admit for TokenBucket {
         let account = self.accounts.entry(tenant).or_default();
         let full_at = account.full_at.max(quota.scale(load.now));
         account.full_at = full_at.saturating_add(cost);
-        account.charged = account.charged.saturating_add(cost);
-        account.open += 1;
-        self.open.insert(request.id(), account.charged);
+        account.charged.insert(self.next, cost);
+        self.numbers.insert(request.id(), self.next);
+        self.next += 1;
         self.forget_full(load.now);
     }
 
     fn ended(&mut self, ended: &Ended<'_>, load: &Load<'_>) {
         let (tenant, quota) = self.bucket(ended.request);
-        let account = self.accounts.get_mut(&tenant);
-        let charged_with_it = self.open.remove(&ended.request.id());
-        let Some((account, charged_with_it)) = account.zip(charged_with_it) else {
+        let number = self.numbers.remove(&ended.request.id());
+        if let Some((number, account)) = number.zip(self.accounts.get_mut(&tenant)) {
+            let charged = quota.time_for(self.cost.at_most(ended.request));
+            let used = quota.time_for(self.cost.used(ended));
+            account.settle(number, charged, used, quota.scale(load.now));
+        }
+    }
+}
+
+impl Account {
+    /// A request has used `used` of what it was charged, or more than that if its engine counts
+    /// other tokens than was expected. O(log n) in the requests in flight, and one step for each
+    /// that came after it, until they come to what is missing in the bucket.
+    fn settle(&mut self, number: u64, charged: Scaled, used: Scaled, now: Scaled) {
+        let Some(from_it_on) = self.charged.remove(&number) else {
             return;
         };
-        account.open -= 1;
-        let (charged, used) = (self.cost.at_most(ended.request), self.cost.used(ended));
-        // An engine with a tokenizer of its own may count more than was asked for.
-        let more = quota.time_for(used.saturating_sub(charged));
-        account.full_at = account.full_at.saturating_add(more);
-        account.charged = account.charged.saturating_add(more);
-        let refund = quota.time_for(charged.saturating_sub(used));
-        let charged_after = account.charged - charged_with_it;
-        let at_least = quota.scale(load.now).saturating_add(charged_after);
-        let refunded = account.full_at.saturating_sub(refund);
-        account.full_at = account.full_at.min(refunded.max(at_least));
+        self.full_at = self.full_at.saturating_add(used.saturating_sub(charged));
+        let after_it = from_it_on.saturating_sub(charged);
+        let mut at_least = now.saturating_add(after_it);
+        for (_, charged) in self.charged.range(number..) {
+            if at_least >= self.full_at {
+                break;
+            }
+            at_least = at_least.saturating_add(*charged);
+        }
+        let refund = charged.saturating_sub(used);
+        let refunded = self.full_at.saturating_sub(refund);
+        self.full_at = self.full_at.min(refunded.max(at_least));
+        if let Some((_, before)) = self.charged.range_mut(..number).next_back() {
+            *before = before.saturating_add(after_it + used);
+        }
     }
 }
 

@@ -4,7 +4,9 @@ mod admit;
 mod bounds;
 mod fairness;
 mod off;
+mod limits;
 mod order;
+mod retries;
 mod start_by;
 
 use serve_core::mock::{CostModel, Mock, MockConfig};
