@@ -319,15 +319,13 @@ impl Problem {
     /// status that has.
     pub fn is_capacity(&self) -> bool {
         match self {
-            Self::Refused(Refusal::Later { limit, .. }) => {
-                !matches!(
-                    limit,
-                    Limit::Draining
-                        | Limit::TenantRate { .. }
-                        | Limit::TenantInFlight { .. }
-                        | Limit::TenantKv { .. }
-                )
-            }
+            Self::Refused(Refusal::Later { limit, .. }) => !matches!(
+                limit,
+                Limit::Draining
+                    | Limit::TenantRate { .. }
+                    | Limit::TenantInFlight { .. }
+                    | Limit::TenantKv { .. }
+            ),
             Self::BodiesFull { .. }
             | Self::TooManyConnections { .. }
             | Self::Cancelled(CancelReason::QueueTimeout) => true,

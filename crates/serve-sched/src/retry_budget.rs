@@ -168,7 +168,14 @@ mod tests {
         };
         let mut budget = RetryBudget::new(settings, 1);
         let ms = |ms: u64| ms * 1_000_000;
-        for (number, longest) in [(1, 100), (2, 200), (3, 400), (4, 800), (5, 1_000), (9, 1_000)] {
+        for (number, longest) in [
+            (1, 100),
+            (2, 200),
+            (3, 400),
+            (4, 800),
+            (5, 1_000),
+            (9, 1_000),
+        ] {
             for hint in [None, Some(0), Some(700)] {
                 let waits = (0..500).map(|_| wait_ns(&mut budget, number, hint));
                 let waits: Vec<u64> = waits.collect();

@@ -91,10 +91,8 @@ impl Setup {
         };
         let [of_tenant, of_class] = self.bounds;
         let in_flight = InFlightLimits::new(of_tenant).with_class(BOUNDED, of_class);
-        let mut admit: Vec<Box<dyn Admit>> = vec![
-            Box::new(QueueCap::new(self.queue_cap)),
-            Box::new(in_flight),
-        ];
+        let mut admit: Vec<Box<dyn Admit>> =
+            vec![Box::new(QueueCap::new(self.queue_cap)), Box::new(in_flight)];
         admit.extend(self.admission.map(|index| (ADMISSIONS[index].build)()));
         Policies {
             admit,
@@ -138,11 +136,7 @@ fn setups() -> impl Strategy<Value = Setup> {
         positions: positions.saturating_sub(100) * 2,
     });
     let bounds = [bound.clone(), bound];
-    let admission = (
-        2_u32..40,
-        bounds,
-        proptest::option::of(0..ADMISSIONS.len()),
-    );
+    let admission = (2_u32..40, bounds, proptest::option::of(0..ADMISSIONS.len()));
     (limits, choices, preemption, kv, admission).prop_map(
         |(limits, (order, batch, victim), preemption, kv, (queue_cap, bounds, admission))| Setup {
             limits,

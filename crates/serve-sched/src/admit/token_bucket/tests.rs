@@ -194,7 +194,10 @@ fn a_tenant_in_flight_is_remembered_among_many() {
     }
     end(&mut bucket, &long, Some(50_000), now);
     let refusal = ask(&mut bucket, &long, now).unwrap_err();
-    assert!(refusal.retry_after().is_some(), "it has used more than was asked");
+    assert!(
+        refusal.retry_after().is_some(),
+        "it has used more than was asked"
+    );
 }
 
 /// What happens to a bucket, drawn by the property tests.

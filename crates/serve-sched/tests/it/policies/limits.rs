@@ -158,7 +158,9 @@ fn a_limit_on_what_is_in_flight_can_be_written_by_a_user_and_hears_every_end() {
         let mut world = World::new(policy);
         let mut id = 0;
         for (how, end) in ENDS.iter().cycle().take(3 * ENDS.len()) {
-            let deadline = how.starts_with("expired").then(|| world.now + Span::from_secs(5));
+            let deadline = how
+                .starts_with("expired")
+                .then(|| world.now + Span::from_secs(5));
             id += 2;
             assert_eq!(world.submit(id, deadline), Ok(()), "before it is {how}");
             assert!(world.submit(id + 1, None).is_err(), "one is in flight");
@@ -224,7 +226,9 @@ fn served(admit: Box<dyn Admit>, output: u32) -> (usize, f64) {
     });
     let report = Simulation::new(scheduler, mock).run(&mut Arrivals::new(requests));
     let taken = report.rows.iter().filter(|row| row.is_finished());
-    let used = taken.clone().map(|row| row.usage.prompt_tokens + row.usage.output_tokens);
+    let used = taken
+        .clone()
+        .map(|row| row.usage.prompt_tokens + row.usage.output_tokens);
     let used = f64::from(used.sum::<u32>()) / report.end.as_secs_f64();
     (taken.count(), used)
 }
@@ -234,8 +238,18 @@ fn a_bucket_that_is_settled_by_use_gives_the_rate_that_it_is_for() {
     const RATE: u64 = 500;
     let some = |n| std::num::NonZeroU64::new(n).unwrap();
     let unlimited = served(Box::new(QueueCap::new(0)), 1_024);
-    assert!(unlimited.0 == 600 && unlimited.1 < RATE as f64, "within the rate");
-    for (output, burst_s) in [(64, 10), (256, 10), (1_024, 10), (1_024, 30), (4_096, 30), (4_096, 90)] {
+    assert!(
+        unlimited.0 == 600 && unlimited.1 < RATE as f64,
+        "within the rate"
+    );
+    for (output, burst_s) in [
+        (64, 10),
+        (256, 10),
+        (1_024, 10),
+        (1_024, 30),
+        (4_096, 30),
+        (4_096, 90),
+    ] {
         let quota = Quota::new(some(RATE), Span::from_secs(1), some(burst_s * RATE));
         let bucket = || TokenBucket::per_tenant(quota, Cost::Tokens);
         let (in_full, _) = served(Box::new(InFull(bucket())), output);
@@ -281,7 +295,10 @@ fn beside_long_prompts(limits: Option<Bound>) -> (usize, usize, usize, f64) {
     });
     let end = Time::from_secs(120);
     let within = |spec: &Spec| spec.arrival < end;
-    let mut specs: Vec<Spec> = long.take_while(within).chain(chat.take_while(within)).collect();
+    let mut specs: Vec<Spec> = long
+        .take_while(within)
+        .chain(chat.take_while(within))
+        .collect();
     specs.sort_by_key(|spec| spec.arrival);
     let mut admit: Vec<Box<dyn Admit>> = vec![Box::new(QueueCap::new(64))];
     if let Some(bound) = limits {

@@ -3,8 +3,8 @@
 mod admit;
 mod bounds;
 mod fairness;
-mod off;
 mod limits;
+mod off;
 mod order;
 mod retries;
 mod start_by;

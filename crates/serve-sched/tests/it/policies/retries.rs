@@ -79,7 +79,9 @@ impl Clients {
         };
         let steady = Poisson::new(3, 6.0).take_while(|&at| at < TOGETHER);
         let arrivals = steady.chain((0..CROWD).map(|_| TOGETHER));
-        let due = arrivals.zip(0..).map(|(at, client)| Reverse((at, client, 1)));
+        let due = arrivals
+            .zip(0..)
+            .map(|(at, client)| Reverse((at, client, 1)));
         let due: BinaryHeap<_> = due.collect();
         let mut budgets: Vec<_> = (0..due.len() as u64)
             .map(|seed| RetryBudget::new(settings, seed))
@@ -118,7 +120,10 @@ impl Workload for Clients {
         }
         let id = RequestId::new(client * u64::from(ATTEMPTS_MAX) + u64::from(number - 1));
         let prompt = vec![TokenId::new(client as u32); 8];
-        Some((at, Input::Submit(Request::new(id, at, prompt, 100).unwrap())))
+        Some((
+            at,
+            Input::Submit(Request::new(id, at, prompt, 100).unwrap()),
+        ))
     }
 
     fn ended(&mut self, row: &Row) {
@@ -159,7 +164,9 @@ fn a_crowd_that_is_refused_at_one_instant_comes_back_one_by_one() {
     let hints: [(&str, fn(QueueCap) -> Box<dyn Admit>); 3] = [
         ("one for all", |cap| Box::new(OneHint(cap))),
         ("a departure later for each", |cap| Box::new(cap)),
-        ("the same, in whole seconds", |cap| Box::new(WholeSeconds(cap))),
+        ("the same, in whole seconds", |cap| {
+            Box::new(WholeSeconds(cap))
+        }),
     ];
     let backoffs = [("no", Span::ZERO), ("yes", Span::from_secs(1))];
     let runs = hints.map(|(hints, admit)| {
@@ -182,7 +189,10 @@ fn a_crowd_that_is_refused_at_one_instant_comes_back_one_by_one() {
         assert!(spread.1 < one_with_jitter.1 - 1.0 && spread.1 < one.1 - 1.0);
         assert_eq!(spread.2, 0, "everybody is served in the end");
     }
-    assert!(whole_with_jitter.0 < whole.0, "{whole:?} {whole_with_jitter:?}");
+    assert!(
+        whole_with_jitter.0 < whole.0,
+        "{whole:?} {whole_with_jitter:?}"
+    );
 }
 
 /// What those are told who are refused together, in departures.
@@ -232,9 +242,16 @@ fn full(admit: impl Admit + 'static) -> (Scheduler, impl FnMut(&mut Scheduler) -
 fn a_full_queue_says_when() {
     let (mut scheduler, mut step) = full(QueueCap::new(1));
     let now = step(&mut scheduler);
-    assert_eq!((scheduler.stats().running, scheduler.stats().waiting), (1, 1));
+    assert_eq!(
+        (scheduler.stats().running, scheduler.stats().waiting),
+        (1, 1)
+    );
     assert_eq!(told(&mut scheduler, now, 10..14), [1, 2, 3, 4]);
-    assert_eq!(told(&mut scheduler, now, 14..16), [5, 6], "nothing has ended since");
+    assert_eq!(
+        told(&mut scheduler, now, 14..16),
+        [5, 6],
+        "nothing has ended since"
+    );
     // The one that runs ends, the one that waits starts, and another takes its place.
     let finished = scheduler.stats().counters.finished;
     while scheduler.stats().counters.finished == finished {
@@ -292,6 +309,8 @@ fn a_policy_counts_those_whom_it_has_refused_and_not_those_of_others() {
         refusal.and_then(|refusal| refusal.retry_after())
     };
     assert_eq!([ask(1), ask(3)], [None, None], "a slot and a place");
-    let told: Vec<_> = (10..16).map(|id| ask(id).unwrap().as_millis() / 1_000).collect();
+    let told: Vec<_> = (10..16)
+        .map(|id| ask(id).unwrap().as_millis() / 1_000)
+        .collect();
     assert_eq!(told, [7, 1, 8, 2, 9, 3]);
 }
