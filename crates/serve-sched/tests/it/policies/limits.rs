@@ -103,8 +103,11 @@ impl World {
     }
 }
 
+/// Brings the request with this id to its end.
+type End = fn(&mut World, u64);
+
 /// Every way in which an admitted request can end.
-const ENDS: [(&str, fn(&mut World, u64)); 8] = [
+const ENDS: [(&str, End); 8] = [
     ("finished", |world, _| (0..5).for_each(|_| world.step())),
     ("cancelled while waiting", cancel),
     ("cancelled while running", |world, id| {

@@ -158,10 +158,13 @@ fn crowd(admit: Box<dyn Admit>, backoff: Span) -> Clients {
     clients
 }
 
+/// A queue cap that gives hints of a kind.
+type Hints = fn(QueueCap) -> Box<dyn Admit>;
+
 #[test]
 fn a_crowd_that_is_refused_at_one_instant_comes_back_one_by_one() {
     let cap = || QueueCap::new(WAITING_MAX);
-    let hints: [(&str, fn(QueueCap) -> Box<dyn Admit>); 3] = [
+    let hints: [(&str, Hints); 3] = [
         ("one for all", |cap| Box::new(OneHint(cap))),
         ("a departure later for each", |cap| Box::new(cap)),
         ("the same, in whole seconds", |cap| {
