@@ -69,11 +69,40 @@ pub enum Limit {
     },
     /// All tenants together have used up the server's rate.
     GlobalRate,
-    /// One request asks for more than the rate limit's whole burst.
-    RateBurst {
-        /// What the request costs.
-        cost: u64,
-        /// The most that one request may cost.
+    /// The tenant has as many requests in flight as it may.
+    TenantInFlight {
+        /// The tenant.
+        tenant: TenantId,
+        /// Its requests waiting and running.
+        in_flight: u32,
+        /// The most that may be.
+        max: u32,
+    },
+    /// The class has as many requests in flight as it may.
+    ClassInFlight {
+        /// The refused request's class.
+        class: Class,
+        /// Its requests waiting and running.
+        in_flight: u32,
+        /// The most that may be.
+        max: u32,
+    },
+    /// The tenant's requests in flight could come to hold more of the KV cache than they may.
+    TenantKv {
+        /// The tenant.
+        tenant: TenantId,
+        /// Positions in whole blocks, this request's included.
+        positions: u64,
+        /// The most that may be.
+        max: u64,
+    },
+    /// The requests of the class in flight could come to hold more of the KV cache than they may.
+    ClassKv {
+        /// The refused request's class.
+        class: Class,
+        /// Positions in whole blocks, this request's included.
+        positions: u64,
+        /// The most that may be.
         max: u64,
     },
     /// The predicted wait breaks the latency target.
@@ -141,12 +170,33 @@ impl fmt::Display for Limit {
             ),
             Self::TenantRate { .. } => f.write_str("the tenant's rate limit is used up"),
             Self::GlobalRate => f.write_str("the server's rate limit is used up"),
-            Self::RateBurst { cost, max } => {
-                write!(
-                    f,
-                    "the request costs {cost} of a rate limit whose burst is {max}"
-                )
-            }
+            Self::TenantInFlight { in_flight, max, .. } => write!(
+                f,
+                "{in_flight} requests of the tenant are in flight and at most {max} may be"
+            ),
+            Self::ClassInFlight {
+                class,
+                in_flight,
+                max,
+            } => write!(
+                f,
+                "{in_flight} requests of class {} are in flight and at most {max} may be",
+                class.rank()
+            ),
+            Self::TenantKv { positions, max, .. } => write!(
+                f,
+                "the tenant's requests could hold {positions} KV positions and at most {max} may be"
+            ),
+            Self::ClassKv {
+                class,
+                positions,
+                max,
+            } => write!(
+                f,
+                "the requests of class {} could hold {positions} KV positions and at most {max} \
+                 may be",
+                class.rank()
+            ),
             Self::LatencyBudget { predicted, target } => {
                 write!(
                     f,

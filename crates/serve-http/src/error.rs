@@ -319,9 +319,13 @@ impl Problem {
     /// status that has.
     pub fn is_capacity(&self) -> bool {
         match self {
-            Self::Refused(Refusal::Later { limit, .. }) => {
-                !matches!(limit, Limit::Draining | Limit::TenantRate { .. })
-            }
+            Self::Refused(Refusal::Later { limit, .. }) => !matches!(
+                limit,
+                Limit::Draining
+                    | Limit::TenantRate { .. }
+                    | Limit::TenantInFlight { .. }
+                    | Limit::TenantKv { .. }
+            ),
             Self::BodiesFull { .. }
             | Self::TooManyConnections { .. }
             | Self::Cancelled(CancelReason::QueueTimeout) => true,
@@ -409,10 +413,16 @@ fn refused(refusal: &Refusal) -> Kind {
             family: "rate_limit_error",
             code: "rate_limit_exceeded",
         },
+        Limit::TenantInFlight { .. } | Limit::TenantKv { .. } if later => Kind {
+            status: StatusCode::TOO_MANY_REQUESTS,
+            family: "rate_limit_error",
+            code: "tenant_limit_exceeded",
+        },
         Limit::GlobalRate => unavailable("server_rate_exceeded"),
         Limit::Context { .. } => bad_request("context_length_exceeded"),
         Limit::KvBlocks { .. } => bad_request("kv_capacity_exceeded"),
-        Limit::RateBurst { .. } => bad_request("rate_burst_exceeded"),
+        Limit::TenantKv { .. } => bad_request("kv_capacity_exceeded"),
+        Limit::ClassKv { .. } if !later => bad_request("kv_capacity_exceeded"),
         Limit::Deadline { .. } if later => unavailable("deadline_unreachable"),
         Limit::Deadline { .. } => Kind {
             status: StatusCode::GATEWAY_TIMEOUT,

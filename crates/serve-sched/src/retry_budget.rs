@@ -32,9 +32,9 @@ pub struct RetrySettings {
     pub retries_percent: u32,
     /// Retries there are to begin with, and as many as can be saved up beyond them.
     pub reserve: u32,
-    /// How long to wait before the first retry; doubled for each further one.
+    /// How long to wait before the first retry at most, beyond a hint; doubled for each further one.
     pub backoff: Span,
-    /// The longest of these waits.
+    /// The longest that this becomes.
     pub backoff_max: Span,
 }
 
@@ -69,16 +69,16 @@ impl RetryBudget {
 
     /// When to send the request again, if at all; the retry is paid for.
     ///
-    /// It waits for the server's hint or for the backoff, whichever is longer. Between half and all
-    /// of the backoff is drawn at random, so that clients that failed together do not come back
-    /// together.
+    /// It waits as long as the server's hint says, if there is one, and then for a part of the
+    /// backoff that is drawn at random (full jitter), so that clients who failed together, and were
+    /// told the same, do not come back together.
     pub fn retry(&mut self, now: Time, failed: &FailedAttempt) -> Option<Time> {
         let is_final = matches!(failed.refusal, Some(Refusal::Never { .. }));
         if is_final || failed.number >= self.settings.attempts_max || self.balance < 100 {
             return None;
         }
         let hint = failed.refusal.and_then(|refusal| refusal.retry_after());
-        let at = now + self.backoff(failed.number).max(hint.unwrap_or_default());
+        let at = now + hint.unwrap_or_default() + self.jitter(failed.number);
         if failed.deadline.is_some_and(|deadline| deadline <= at) {
             return None;
         }
@@ -86,11 +86,11 @@ impl RetryBudget {
         Some(at)
     }
 
-    fn backoff(&mut self, number: u32) -> Span {
+    fn jitter(&mut self, number: u32) -> Span {
         let doublings = number.saturating_sub(1).min(63);
-        let longest = self.settings.backoff * (1 << doublings);
-        let half = longest.min(self.settings.backoff_max) / 2;
-        half + Span::from_nanos(self.rng.below(half.as_nanos() + 1))
+        let backoff = self.settings.backoff * (1 << doublings);
+        let longest = backoff.min(self.settings.backoff_max).as_nanos();
+        Span::from_nanos(self.rng.below(longest.saturating_add(1)))
     }
 }
 
@@ -146,26 +146,55 @@ mod tests {
         assert_eq!(retries.count(), 20 + 1);
     }
 
-    #[test]
-    fn waits_double_up_to_the_longest_and_a_hint_counts() {
-        let mut budget = RetryBudget::new(SETTINGS, 1);
-        (0..100).for_each(|_| budget.original());
-        let mut wait_ms = |number, hint: Option<u64>| {
-            let refusal = hint.map(|hint| Refusal::Later {
-                limit: Limit::GlobalRate,
-                retry_after: Some(Span::from_millis(hint)),
-            });
-            let failed = FailedAttempt {
-                number,
-                refusal,
-                ..FAILED
-            };
-            budget.retry(Time::ZERO, &failed).unwrap().as_nanos() / 1_000_000
+    /// When it comes back, in nanoseconds, told a hint in milliseconds.
+    fn wait_ns(budget: &mut RetryBudget, number: u32, hint: Option<u64>) -> u64 {
+        let refusal = hint.map(|hint| Refusal::Later {
+            limit: Limit::GlobalRate,
+            retry_after: Some(Span::from_millis(hint)),
+        });
+        let failed = FailedAttempt {
+            number,
+            refusal,
+            ..FAILED
         };
-        assert!((50..=100).contains(&wait_ms(1, None)));
-        assert!((200..=400).contains(&wait_ms(3, None)));
-        assert!((500..=1_000).contains(&wait_ms(9, None)));
-        assert_eq!(wait_ms(1, Some(700)), 700);
+        budget.retry(Time::ZERO, &failed).unwrap().as_nanos()
+    }
+
+    #[test]
+    fn waits_are_drawn_from_a_backoff_that_doubles_and_begin_after_the_hint() {
+        let settings = RetrySettings {
+            reserve: 10_000,
+            ..SETTINGS
+        };
+        let mut budget = RetryBudget::new(settings, 1);
+        let ms = |ms: u64| ms * 1_000_000;
+        for (number, longest) in [
+            (1, 100),
+            (2, 200),
+            (3, 400),
+            (4, 800),
+            (5, 1_000),
+            (9, 1_000),
+        ] {
+            for hint in [None, Some(0), Some(700)] {
+                let waits = (0..500).map(|_| wait_ns(&mut budget, number, hint));
+                let waits: Vec<u64> = waits.collect();
+                let (least, most) = (waits.iter().min().unwrap(), waits.iter().max().unwrap());
+                let from = ms(hint.unwrap_or(0));
+                assert!((from..from + ms(longest) / 50).contains(least), "{least}");
+                assert!((from + ms(longest) * 49 / 50..=from + ms(longest)).contains(most));
+            }
+        }
+    }
+
+    #[test]
+    fn a_hundred_clients_who_are_told_the_same_come_back_at_a_hundred_times() {
+        for hint in [None, Some(49)] {
+            let clients = (0..100).map(|seed| RetryBudget::new(SETTINGS, seed));
+            let times = clients.map(|mut client| wait_ns(&mut client, 1, hint));
+            let times: std::collections::BTreeSet<u64> = times.collect();
+            assert_eq!(times.len(), 100);
+        }
     }
 
     #[test]

@@ -24,10 +24,14 @@ impl Unanswered {
         let (status, code) = match refusal.limit() {
             Limit::Draining => (503, "shutting_down"),
             Limit::TenantRate { .. } => (429, "rate_limit_exceeded"),
+            Limit::TenantInFlight { .. } | Limit::TenantKv { .. } if later => {
+                (429, "tenant_limit_exceeded")
+            }
             Limit::GlobalRate => (503, "server_rate_exceeded"),
             Limit::Context { .. } => (400, "context_length_exceeded"),
             Limit::KvBlocks { .. } => (400, "kv_capacity_exceeded"),
-            Limit::RateBurst { .. } => (400, "rate_burst_exceeded"),
+            Limit::TenantKv { .. } => (400, "kv_capacity_exceeded"),
+            Limit::ClassKv { .. } if !later => (400, "kv_capacity_exceeded"),
             Limit::Deadline { .. } if later => (503, "deadline_unreachable"),
             Limit::Deadline { .. } => (504, "deadline_exceeded"),
             _ if later => (503, "overloaded"),

@@ -103,8 +103,8 @@ impl Class {
     }
 }
 
-/// Whether a failed attempt is made again: a budget that all requests share, exponential backoff with
-/// jitter, and the server's `Retry-After` where that is longer.
+/// Whether a failed attempt is made again: a budget that all requests share, the server's
+/// `Retry-After`, and on top of it a random part of an exponential backoff.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Retry {
@@ -114,9 +114,10 @@ pub struct Retry {
     pub retries_percent: u32,
     /// Retries there are to begin with.
     pub reserve: u32,
-    /// How long to wait before the first retry; doubled for each further one.
+    /// How long to wait before the first retry at most, beyond `Retry-After`; doubled for each
+    /// further one.
     pub backoff_ms: u32,
-    /// The longest of these waits.
+    /// The longest that this becomes.
     pub backoff_ms_max: u32,
 }
 

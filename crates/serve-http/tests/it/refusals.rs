@@ -147,10 +147,24 @@ fn table() -> Vec<(Problem, u16, &'static str, &'static str)> {
             "kv_capacity_exceeded",
         ),
         (
-            never(Limit::RateBurst { cost: 2, max: 1 }),
+            never(Limit::TenantKv {
+                tenant,
+                positions: 2,
+                max: 1,
+            }),
             400,
             INVALID,
-            "rate_burst_exceeded",
+            "kv_capacity_exceeded",
+        ),
+        (
+            never(Limit::ClassKv {
+                class,
+                positions: 2,
+                max: 1,
+            }),
+            400,
+            INVALID,
+            "kv_capacity_exceeded",
         ),
         (never(Limit::DuplicateId), 400, INVALID, "never_served"),
         (
@@ -230,6 +244,26 @@ fn table() -> Vec<(Problem, u16, &'static str, &'static str)> {
             "rate_limit_exceeded",
         ),
         (
+            later(Limit::TenantInFlight {
+                tenant,
+                in_flight: 1,
+                max: 1,
+            }),
+            429,
+            "rate_limit_error",
+            "tenant_limit_exceeded",
+        ),
+        (
+            later(Limit::TenantKv {
+                tenant,
+                positions: 2,
+                max: 1,
+            }),
+            429,
+            "rate_limit_error",
+            "tenant_limit_exceeded",
+        ),
+        (
             Problem::Backend { cause: text() },
             500,
             SERVER,
@@ -245,6 +279,26 @@ fn table() -> Vec<(Problem, u16, &'static str, &'static str)> {
             later(Limit::ClassQueueDepth {
                 class,
                 waiting: 1,
+                max: 1,
+            }),
+            503,
+            SERVER,
+            "overloaded",
+        ),
+        (
+            later(Limit::ClassInFlight {
+                class,
+                in_flight: 1,
+                max: 1,
+            }),
+            503,
+            SERVER,
+            "overloaded",
+        ),
+        (
+            later(Limit::ClassKv {
+                class,
+                positions: 2,
                 max: 1,
             }),
             503,

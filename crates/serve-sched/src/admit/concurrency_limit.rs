@@ -31,7 +31,7 @@ impl Admit for ConcurrencyLimit {
         let excess = (in_flight - max).saturating_add(1);
         Err(Refusal::Later {
             limit: Limit::Concurrency { in_flight, max },
-            retry_after: load.time_to_drain(excess),
+            retry_after: load.retry_after(load.time_to_drain(excess)),
         })
     }
 }

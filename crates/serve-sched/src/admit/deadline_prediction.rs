@@ -118,7 +118,7 @@ impl Admit for DeadlinePrediction {
         let too_long = predicted.saturating_sub(left);
         Err(Refusal::Later {
             limit: Limit::Deadline { predicted, left },
-            retry_after: (!is_doomed).then_some(too_long),
+            retry_after: load.retry_after((!is_doomed).then_some(too_long)),
         })
     }
 

@@ -46,7 +46,7 @@ impl Admit for FirstTokenBudget {
         }
         Err(Refusal::Later {
             limit: Limit::FirstTokenBudget { predicted, target },
-            retry_after: Some(predicted.saturating_sub(target).min(wait)),
+            retry_after: load.retry_after(Some(predicted.saturating_sub(target).min(wait))),
         })
     }
 }

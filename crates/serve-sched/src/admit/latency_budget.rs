@@ -56,7 +56,7 @@ impl Admit for LatencyBudget {
         let too_long = predicted.saturating_sub(target).min(wait);
         Err(Refusal::Later {
             limit: Limit::LatencyBudget { predicted, target },
-            retry_after: Some(too_long),
+            retry_after: load.retry_after(Some(too_long)),
         })
     }
 }

@@ -47,6 +47,10 @@ pub struct Load<'a> {
     pub(crate) started: &'a [(Time, RequestId)],
     pub(crate) underway: Underway,
     pub(crate) waiting_by_class: &'a [u32],
+    /// How often the policy that is asked has said *later* since a request last ended.
+    pub(crate) refused: u32,
+    /// Positions in a block of the KV cache; 1 where the engine's blocks are not known.
+    pub block_size: u32,
 }
 
 /// What the engine has beside slots, as of its last plan.
@@ -81,6 +85,8 @@ impl<'a> Load<'a> {
             started: &[],
             underway: Underway::default(),
             waiting_by_class: &[],
+            refused: 0,
+            block_size: 1,
         }
     }
 
@@ -117,6 +123,16 @@ impl<'a> Load<'a> {
     pub fn time_to_drain(&self, requests: u32) -> Option<Span> {
         let rate = self.pace.drain_rate()?;
         Some(Span::from_secs_f64(f64::from(requests) / rate))
+    }
+
+    /// When to come back, for a refusal: `first` for the first that a policy refuses after a request
+    /// has ended, and one departure later for each that it has refused since. So those that come
+    /// back when they were told find room one by one, and not all the room of one.
+    ///
+    /// A departure takes [what the engine takes to end one](Self::time_to_drain).
+    pub fn retry_after(&self, first: Option<Span>) -> Option<Span> {
+        let turn = self.time_to_drain(self.refused);
+        first.map(|first| first + turn.unwrap_or_default())
     }
 
     /// How long a request that comes now waits until it starts, behind those that are

@@ -6,6 +6,7 @@
 mod concurrency_limit;
 mod deadline_prediction;
 mod first_token_budget;
+mod in_flight_limits;
 mod latency_budget;
 mod load;
 mod queue_cap;
@@ -14,6 +15,7 @@ mod token_bucket;
 pub use concurrency_limit::ConcurrencyLimit;
 pub use deadline_prediction::DeadlinePrediction;
 pub use first_token_budget::FirstTokenBudget;
+pub use in_flight_limits::{Bound, InFlightLimits};
 pub use latency_budget::LatencyBudget;
 pub use load::Load;
 pub(crate) use load::Room;
@@ -49,6 +51,10 @@ pub const ADMISSIONS: &[Named<dyn Admit>] = &[
     Named {
         name: "concurrency-limit",
         build: || Box::new(ConcurrencyLimit),
+    },
+    Named {
+        name: "in-flight-limits",
+        build: || Box::new(InFlightLimits::default()),
     },
 ];
 

@@ -72,11 +72,12 @@ impl Admit for QueueCap {
     }
 }
 
-/// Refuses until the queue, which is `excess` too long, is one shorter than its limit.
+/// Refuses until the queue, which is `excess` too long, is one shorter than its limit, and whoever
+/// was refused before has come back.
 fn refuse(limit: Limit, excess: u32, load: &Load<'_>) -> Result<(), Refusal> {
     Err(Refusal::Later {
         limit,
-        retry_after: load.time_to_drain(excess.saturating_add(1)),
+        retry_after: load.retry_after(load.time_to_drain(excess.saturating_add(1))),
     })
 }
 

@@ -1,28 +1,42 @@
-//! So many requests or tokens in a time, with bursts: for each tenant, or for all together.
+//! So many requests or tokens in a time, with bursts: for each tenant, or for all together. Charged by
+//! use.
 //!
 //! Rule: the generic cell rate algorithm (ITU-T I.371), which is a token bucket kept as one number:
-//! the *theoretical arrival time* at which the bucket will be full again. A request of cost `c` at a
-//! rate of `units` in `per`, with a burst of `b`, is taken if
+//! the *theoretical arrival time* at which the bucket will be full again. At a rate of `units` in
+//! `per`, with a burst of `b`, a request is taken while at least one unit is left,
 //!
 //! ```text
-//! max(TAT, now) + c x per / units <= now + b x per / units
+//! max(TAT, now) + per / units <= now + b x per / units
 //! ```
 //!
-//! and then the left side becomes the new TAT. Times are kept in nanoseconds times `units`, so there
-//! is no rounding: over any span `s` at most `b + s x units / per` units are taken, and the time to
-//! come back is exact to the nanosecond: one nanosecond earlier is refused, then is not (unless
-//! somebody else came first). What costs more than the burst is told *never*.
+//! and is charged at once what it may use, `c`: TAT becomes `max(TAT, now) + c x per / units`. That may
+//! leave the bucket in debt, which the rate pays off before anybody else is taken. At its end it is
+//! settled to what it did use, `u`, as if it had been charged that when it came:
 //!
-//! Only what is admitted is charged; what is called off later is not paid back. A tenant whose
-//! bucket is full again is forgotten, so memory is bounded by the tenants that have spent something
-//! within the last `b x per / units`, twice over.
+//! ```text
+//! TAT = max(TAT - (c - u) x per / units,  now + what was charged after it)
+//! ```
+//!
+//! The second term keeps what the bucket, once full, could not hold anyway. Times are kept in
+//! nanoseconds times `units`, so there is no rounding: of the requests taken within any span `s`
+//!
+//! ```text
+//! sum of u  <=  b + s x units / per + (u of the last one) - 1
+//! ```
+//!
+//! which at a unit for each request is `b + s x units / per`. The time to come back is that at which the rate
+//! alone has made room, exact to the nanosecond: one nanosecond earlier is refused, then is not,
+//! unless somebody else came first. A request that ends in between makes it earlier, never later.
+//!
+//! A tenant with nothing in flight whose bucket is full again is forgotten, so memory is bounded by
+//! the requests in flight and the tenants whose bucket is not full, twice over.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 
-use serve_core::{Limit, Refusal, Request, Span, TenantId, Time};
+use serve_core::{Limit, Refusal, Request, RequestId, Span, TenantId, Time};
 
-use super::{Admit, Load};
+use super::{Admit, Ended, Load};
 
 /// So many requests or tokens in a time, with bursts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +45,10 @@ pub struct TokenBucket {
     cost: Cost,
     quota: Quota,
     quotas: BTreeMap<TenantId, Quota>,
-    full_at: BTreeMap<TenantId, Scaled>,
+    accounts: BTreeMap<TenantId, Account>,
+    /// The number of each request in flight, in the order of admission.
+    numbers: BTreeMap<RequestId, u64>,
+    next: u64,
     forget_at: usize,
 }
 
@@ -43,16 +60,27 @@ pub struct Quota {
     burst: NonZeroU64,
 }
 
-/// What a request costs.
+/// What a request costs. One that never started has used nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Cost {
     /// One unit.
     #[default]
     Request,
-    /// A unit for each prompt token.
+    /// A unit for each prompt token, also of those found in a cache.
     PromptTokens,
-    /// A unit for each prompt token and for each token that may be generated.
+    /// A unit for each prompt token and for each token generated. Until its end it is charged the
+    /// longest answer that it asks for.
     Tokens,
+}
+
+/// What has been charged to one bucket.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Account {
+    /// When it will be full again; a time that has passed, when it is.
+    full_at: Scaled,
+    /// Of each request in flight, by number, what was charged from it on to the next one in flight:
+    /// by itself, and by those after it that have ended.
+    charged: BTreeMap<u64, Scaled>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,7 +120,9 @@ impl TokenBucket {
             cost,
             quota,
             quotas: BTreeMap::new(),
-            full_at: BTreeMap::new(),
+            accounts: BTreeMap::new(),
+            numbers: BTreeMap::new(),
+            next: 0,
             forget_at: FORGET_AT_LEAST,
         }
     }
@@ -110,22 +140,16 @@ impl TokenBucket {
         self.quotas.get(&tenant).copied().unwrap_or(self.quota)
     }
 
-    /// When the bucket would be full again if the request were charged now.
-    fn charged(&self, request: &Request, now: Time) -> Scaled {
-        let (tenant, quota) = self.bucket(request);
-        let full_at = self.full_at.get(&tenant).copied().unwrap_or(0);
-        let cost = quota.time_for(self.cost.of(request));
-        full_at.max(quota.scale(now)).saturating_add(cost)
-    }
-
     fn forget_full(&mut self, now: Time) {
-        if self.full_at.len() < self.forget_at {
+        if self.accounts.len() < self.forget_at {
             return;
         }
-        let mut full_at = std::mem::take(&mut self.full_at);
-        full_at.retain(|&tenant, full_at| *full_at > self.quota_of(tenant).scale(now));
-        self.forget_at = FORGET_AT_LEAST.max(2 * full_at.len());
-        self.full_at = full_at;
+        let mut accounts = std::mem::take(&mut self.accounts);
+        accounts.retain(|&tenant, account| {
+            !account.charged.is_empty() || account.full_at > self.quota_of(tenant).scale(now)
+        });
+        self.forget_at = FORGET_AT_LEAST.max(2 * accounts.len());
+        self.accounts = accounts;
     }
 }
 
@@ -145,15 +169,10 @@ impl Admit for TokenBucket {
 
     fn admit(&mut self, request: &Request, load: &Load<'_>) -> Result<(), Refusal> {
         let (tenant, quota) = self.bucket(request);
-        let (cost, max) = (self.cost.of(request), quota.burst.get());
-        if cost > max {
-            return Err(Refusal::Never {
-                limit: Limit::RateBurst { cost, max },
-            });
-        }
-        // The first moment at which the burst reaches as far as the charge.
-        let charged = self.charged(request, load.now);
-        let from = charged.saturating_sub(quota.time_for(max));
+        let full_at = self.accounts.get(&tenant).map_or(0, |it| it.full_at);
+        // The first moment at which one unit is left.
+        let spent = full_at.saturating_add(quota.time_for(1));
+        let from = spent.saturating_sub(quota.time_for(quota.burst.get()));
         if from <= quota.scale(load.now) {
             return Ok(());
         }
@@ -167,10 +186,51 @@ impl Admit for TokenBucket {
     }
 
     fn admitted(&mut self, request: &Request, load: &Load<'_>) {
-        let (tenant, _) = self.bucket(request);
-        let charged = self.charged(request, load.now);
-        self.full_at.insert(tenant, charged);
+        let (tenant, quota) = self.bucket(request);
+        let cost = quota.time_for(self.cost.at_most(request));
+        let account = self.accounts.entry(tenant).or_default();
+        let full_at = account.full_at.max(quota.scale(load.now));
+        account.full_at = full_at.saturating_add(cost);
+        account.charged.insert(self.next, cost);
+        self.numbers.insert(request.id(), self.next);
+        self.next += 1;
         self.forget_full(load.now);
+    }
+
+    fn ended(&mut self, ended: &Ended<'_>, load: &Load<'_>) {
+        let (tenant, quota) = self.bucket(ended.request);
+        let number = self.numbers.remove(&ended.request.id());
+        if let Some((number, account)) = number.zip(self.accounts.get_mut(&tenant)) {
+            let charged = quota.time_for(self.cost.at_most(ended.request));
+            let used = quota.time_for(self.cost.used(ended));
+            account.settle(number, charged, used, quota.scale(load.now));
+        }
+    }
+}
+
+impl Account {
+    /// A request has used `used` of what it was charged, or more than that if its engine counts
+    /// other tokens than was expected. O(log n) in the requests in flight, and one step for each
+    /// that came after it, until they come to what is missing in the bucket.
+    fn settle(&mut self, number: u64, charged: Scaled, used: Scaled, now: Scaled) {
+        let Some(from_it_on) = self.charged.remove(&number) else {
+            return;
+        };
+        self.full_at = self.full_at.saturating_add(used.saturating_sub(charged));
+        let after_it = from_it_on.saturating_sub(charged);
+        let mut at_least = now.saturating_add(after_it);
+        for (_, charged) in self.charged.range(number..) {
+            if at_least >= self.full_at {
+                break;
+            }
+            at_least = at_least.saturating_add(*charged);
+        }
+        let refund = charged.saturating_sub(used);
+        let refunded = self.full_at.saturating_sub(refund);
+        self.full_at = self.full_at.min(refunded.max(at_least));
+        if let Some((_, before)) = self.charged.range_mut(..number).next_back() {
+            *before = before.saturating_add(after_it + used);
+        }
     }
 }
 
@@ -196,155 +256,27 @@ impl Quota {
 }
 
 impl Cost {
-    fn of(self, request: &Request) -> u64 {
-        let prompt = u64::from(request.prompt_tokens());
+    /// What the request may use.
+    fn at_most(self, request: &Request) -> u64 {
+        self.of(request.prompt_tokens(), request.output_tokens_max())
+    }
+
+    /// What it did use.
+    fn used(self, ended: &Ended<'_>) -> u64 {
+        let usage = ended.usage;
+        ended
+            .ran
+            .map_or(0, |_| self.of(usage.prompt_tokens, usage.output_tokens))
+    }
+
+    fn of(self, prompt_tokens: u32, output_tokens: u32) -> u64 {
         match self {
             Self::Request => 1,
-            Self::PromptTokens => prompt,
-            Self::Tokens => prompt + u64::from(request.output_tokens_max()),
+            Self::PromptTokens => u64::from(prompt_tokens),
+            Self::Tokens => u64::from(prompt_tokens) + u64::from(output_tokens),
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-    use serve_core::{RequestId, TokenId};
-
-    use super::*;
-    use crate::Pace;
-
-    fn quota(units: u64, per: Span, burst: u64) -> Quota {
-        let some = |n| NonZeroU64::new(n).unwrap();
-        Quota::new(some(units), per, some(burst))
-    }
-
-    fn request(tenant: u32, prompt: usize) -> Request {
-        let prompt = vec![TokenId::new(1); prompt];
-        let request = Request::new(RequestId::new(1), Time::ZERO, prompt, 4).unwrap();
-        request.with_tenant(TenantId::new(tenant))
-    }
-
-    /// Asks at a time and charges if taken, as the gate does.
-    fn ask(bucket: &mut TokenBucket, request: &Request, now: Time) -> Result<(), Refusal> {
-        let pace = Pace::default();
-        let load = Load {
-            now,
-            ..Load::idle(1, &pace)
-        };
-        bucket.admit(request, &load)?;
-        bucket.admitted(request, &load);
-        Ok(())
-    }
-
-    #[test]
-    fn a_burst_is_taken_at_once_and_then_the_rate() {
-        let quota = quota(10, Span::from_secs(1), 3);
-        let mut bucket = TokenBucket::per_tenant(quota, Cost::Request);
-        let mut at = |ms| ask(&mut bucket, &request(1, 1), Time::from_millis(ms));
-        assert!(at(5_000).is_ok() && at(5_000).is_ok() && at(5_000).is_ok());
-        let refusal = at(5_000).unwrap_err();
-        assert_eq!(
-            refusal.limit(),
-            Limit::TenantRate {
-                tenant: TenantId::new(1)
-            }
-        );
-        assert_eq!(refusal.retry_after(), Some(Span::from_millis(100)));
-        assert!(at(5_099).is_err());
-        assert!(at(5_100).is_ok());
-        assert!(at(5_100).is_err());
-    }
-
-    #[test]
-    fn more_than_the_burst_is_never_taken() {
-        let quota = quota(100, Span::from_secs(1), 20);
-        let mut bucket = TokenBucket::per_tenant(quota, Cost::Tokens);
-        let never = Refusal::Never {
-            limit: Limit::RateBurst { cost: 21, max: 20 },
-        };
-        assert_eq!(ask(&mut bucket, &request(1, 17), Time::ZERO), Err(never));
-        assert_eq!(ask(&mut bucket, &request(1, 16), Time::ZERO), Ok(()));
-    }
-
-    #[test]
-    fn tenants_do_not_share_a_bucket_unless_it_is_global() {
-        let one = quota(1, Span::from_secs(1), 1);
-        let mut tenants = TokenBucket::per_tenant(one, Cost::Request)
-            .with_tenant(TenantId::new(9), quota(1, Span::from_secs(1), 2));
-        assert!(ask(&mut tenants, &request(1, 1), Time::ZERO).is_ok());
-        assert!(ask(&mut tenants, &request(2, 1), Time::ZERO).is_ok());
-        assert!(ask(&mut tenants, &request(2, 1), Time::ZERO).is_err());
-        assert!(ask(&mut tenants, &request(9, 1), Time::ZERO).is_ok());
-        assert!(ask(&mut tenants, &request(9, 1), Time::ZERO).is_ok());
-        let mut global = TokenBucket::global(one, Cost::Request);
-        assert!(ask(&mut global, &request(1, 1), Time::ZERO).is_ok());
-        let refusal = ask(&mut global, &request(2, 1), Time::ZERO).unwrap_err();
-        assert_eq!(refusal.limit(), Limit::GlobalRate);
-    }
-
-    #[test]
-    fn a_refused_request_is_not_charged() {
-        let mut bucket = TokenBucket::global(quota(1, Span::from_secs(1), 1), Cost::Request);
-        assert!(ask(&mut bucket, &request(1, 1), Time::ZERO).is_ok());
-        for ms in 0..1_000 {
-            assert!(ask(&mut bucket, &request(1, 1), Time::from_millis(ms)).is_err());
-        }
-        assert!(ask(&mut bucket, &request(1, 1), Time::from_secs(1)).is_ok());
-    }
-
-    #[test]
-    fn a_million_tenants_that_are_gone_take_no_memory() {
-        let mut bucket = TokenBucket::per_tenant(quota(1, Span::from_secs(1), 1), Cost::Request);
-        for tenant in 0..1_000_000 {
-            let now = Time::from_millis(u64::from(tenant) * 10);
-            assert!(ask(&mut bucket, &request(tenant, 1), now).is_ok());
-        }
-        // A hundred of them have spent something within the last second.
-        assert!(bucket.full_at.len() <= 2 * 101, "{}", bucket.full_at.len());
-    }
-
-    proptest! {
-        /// What it says is what happens, to the nanosecond, at rates that do not divide a second.
-        #[test]
-        fn the_time_to_come_back_is_exact(
-            units in 1_u64..2_000,
-            per_ms in 1_u64..10_000,
-            burst in 1_u64..50,
-            gaps in prop::collection::vec((0_u64..3_000_000_000, 1_usize..40), 1..60),
-        ) {
-            let quota = quota(units, Span::from_millis(per_ms), burst);
-            let mut bucket = TokenBucket::per_tenant(quota, Cost::PromptTokens);
-            let mut now = Time::from_secs(7);
-            let mut taken: Vec<(Time, u64)> = Vec::new();
-            for (gap, prompt) in gaps {
-                now += Span::from_nanos(gap);
-                let request = request(1, prompt);
-                match ask(&mut bucket, &request, now) {
-                    Ok(()) => taken.push((now, prompt as u64)),
-                    Err(Refusal::Never { .. }) => prop_assert!(prompt as u64 > burst),
-                    Err(refusal) => {
-                        let after = refusal.retry_after().unwrap();
-                        prop_assert!(!after.is_zero());
-                        let early = now + after - Span::from_nanos(1);
-                        prop_assert!(ask(&mut bucket, &request, early).is_err());
-                        now += after;
-                        prop_assert!(ask(&mut bucket, &request, now).is_ok());
-                        taken.push((now, prompt as u64));
-                    }
-                }
-            }
-            // Over any interval: at most the burst and what the rate gives.
-            for (first, &(from, _)) in taken.iter().enumerate() {
-                let mut cost = 0;
-                for &(to, prompt) in &taken[first..] {
-                    cost += prompt;
-                    let span = u128::from(to.since(from).as_nanos());
-                    let per = u128::from(per_ms) * 1_000_000;
-                    let allowed = u128::from(burst) * per + span * u128::from(units);
-                    prop_assert!(u128::from(cost) * per <= allowed);
-                }
-            }
-        }
-    }
-}
+mod tests;

@@ -56,6 +56,8 @@ pub struct Gate {
     order: Box<dyn Order>,
     queue: Queue,
     by_class: Vec<u32>,
+    /// How often each policy has said *later* since a request last ended.
+    refused: Vec<u32>,
     block_size: u32,
     room: Room,
     lengths: Box<dyn Lengths>,
@@ -99,6 +101,8 @@ macro_rules! load {
             started: $gate.started.as_slice(),
             underway: *$gate.started.underway(),
             waiting_by_class: &$gate.by_class,
+            refused: 0,
+            block_size: $gate.block_size,
         }
     };
 }
@@ -124,11 +128,13 @@ impl Gate {
     pub fn new(admit: Vec<Box<dyn Admit>>, order: Box<dyn Order>, slots: u32) -> Self {
         let queue = Queue::new(&*order);
         let watch = admit.iter().map(|policy| policy.watches()).max();
+        let refused = vec![0; admit.len()];
         Self {
             admit,
             order,
             queue,
             by_class: Vec::new(),
+            refused,
             block_size: 1,
             room: Room::default(),
             lengths: Box::new(SeenLengths::new()),
@@ -166,10 +172,14 @@ impl Gate {
         };
         let mut full = None;
         for index in 0..self.admit.len() {
+            let refused = self.refused[index];
             let (policies, load) = self.policies_and_load(now, &asked);
+            let load = Load { refused, ..load };
             let policy = &mut policies[index];
             if let Err(refusal) = policy.admit(&request, &load) {
                 let by = policy.name();
+                let later = matches!(refusal, Refusal::Later { .. });
+                self.refused[index] = refused.saturating_add(u32::from(later));
                 let last = self.last_if_full(&place, refusal);
                 let Some(last) = last else {
                     return Err(self.refuse(now, request.id(), by, refusal));
@@ -272,6 +282,10 @@ impl Gate {
             };
             self.pace
                 .served(ran, prompt.into(), output.into(), &capacity);
+        }
+        // A place that is given up is given on.
+        if ended.cause != Cause::Displaced {
+            self.refused.fill(0);
         }
         let asked = Asked {
             ahead: self.queue.demand(),

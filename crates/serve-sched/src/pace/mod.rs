@@ -242,7 +242,7 @@ impl Pace {
     }
 
     /// `requests` ended in `elapsed` of work; none is a sample too.
-    pub(crate) fn finished(&mut self, requests: u32, elapsed: Span) {
+    pub fn finished(&mut self, requests: u32, elapsed: Span) {
         let secs = elapsed.as_secs_f64();
         self.drain.add(f64::from(requests), secs, 1.0 / 256.0);
     }

@@ -14,10 +14,10 @@ use proptest::prelude::*;
 use serve_core::mock::{CostModel, Mock, MockConfig};
 use serve_core::rng::mix2;
 use serve_core::{
-    Backend, BlockId, CancelReason, Class, Event, EventKind, FinishReason, Limits, Refusal,
+    Backend, BlockId, CancelReason, Class, Event, EventKind, FinishReason, Limit, Limits, Refusal,
     Request, RequestId, Span, StepOutcome, StepPlan, TenantId, Time, TokenId,
 };
-use serve_sched::admit::{ADMISSIONS, Admit, QueueCap};
+use serve_sched::admit::{ADMISSIONS, Admit, Bound, InFlightLimits, QueueCap};
 use serve_sched::batch::{Batch, Continuous, OneAtATime, Static, Window};
 use serve_sched::journal::{Decision, Entry};
 use serve_sched::kv::KvSettings;
@@ -28,6 +28,9 @@ use serve_sched::{Policies, Scheduler};
 /// How many inputs each case gives; 512 cases make over 100,000 transitions.
 const INPUTS: std::ops::Range<usize> = 200..300;
 const CASES: u32 = 512;
+
+/// The class whose requests in flight are limited.
+const BOUNDED: Class = Class::new(1);
 
 #[derive(Clone, Debug)]
 enum Input {
@@ -63,6 +66,8 @@ struct Setup {
     isolate_tenants: bool,
     watermark: Option<u32>,
     queue_cap: u32,
+    /// What may be in flight of each tenant, and of class 1.
+    bounds: [Bound; 2],
     admission: Option<usize>,
 }
 
@@ -84,7 +89,10 @@ impl Setup {
                 },
             )),
         };
-        let mut admit: Vec<Box<dyn Admit>> = vec![Box::new(QueueCap::new(self.queue_cap))];
+        let [of_tenant, of_class] = self.bounds;
+        let in_flight = InFlightLimits::new(of_tenant).with_class(BOUNDED, of_class);
+        let mut admit: Vec<Box<dyn Admit>> =
+            vec![Box::new(QueueCap::new(self.queue_cap)), Box::new(in_flight)];
         admit.extend(self.admission.map(|index| (ADMISSIONS[index].build)()));
         Policies {
             admit,
@@ -138,9 +146,15 @@ fn setups() -> impl Strategy<Value = Setup> {
         by_class,
     });
     let kv = (any::<bool>(), any::<bool>(), proptest::option::of(0_u32..4));
-    let admission = (2_u32..40, proptest::option::of(0..ADMISSIONS.len()));
+    let bound = (0_u32..12, 0_u64..200).prop_map(|(requests, positions)| Bound {
+        requests,
+        // Half of all have no limit, and few a limit that nothing keeps within.
+        positions: positions.saturating_sub(100) * 2,
+    });
+    let bounds = [bound.clone(), bound];
+    let admission = (2_u32..40, bounds, proptest::option::of(0..ADMISSIONS.len()));
     (limits, choices, preemption, kv, admission).prop_map(
-        |(limits, (order, batch, victim), preemption, kv, (queue_cap, admission))| Setup {
+        |(limits, (order, batch, victim), preemption, kv, (queue_cap, bounds, admission))| Setup {
             limits,
             order,
             batch,
@@ -150,6 +164,7 @@ fn setups() -> impl Strategy<Value = Setup> {
             isolate_tenants: kv.1,
             watermark: kv.2,
             queue_cap,
+            bounds,
             admission,
         },
     )
@@ -330,9 +345,70 @@ impl World {
             Err(refusal) => {
                 let never = matches!(refusal, Refusal::Never { .. });
                 assert!(fits || never, "{refusal} for what can never fit");
+                self.check_in_flight_refusal(&request, refusal);
                 self.refused += 1;
             }
         }
+    }
+
+    /// What a limit on what is in flight says is what is in flight, to the request and the block.
+    fn check_in_flight_refusal(&self, request: &Request, refusal: Refusal) {
+        let of_tenant = matches!(
+            refusal.limit(),
+            Limit::TenantInFlight { .. } | Limit::TenantKv { .. }
+        );
+        let (bound, (live, held)) = match of_tenant {
+            true => {
+                let same = |other: &Request| other.tenant() == request.tenant();
+                (self.setup.bounds[0], self.in_flight(same))
+            }
+            false => {
+                let same = |other: &Request| other.class() == BOUNDED;
+                (self.setup.bounds[1], self.in_flight(same))
+            }
+        };
+        match refusal.limit() {
+            Limit::TenantInFlight { in_flight, max, .. }
+            | Limit::ClassInFlight { in_flight, max, .. } => {
+                assert!(in_flight == live && live == max && max == bound.requests);
+            }
+            Limit::TenantKv { positions, max, .. } | Limit::ClassKv { positions, max, .. } => {
+                let own = self.positions(request);
+                let never = matches!(refusal, Refusal::Never { .. });
+                assert_eq!(never, own > max);
+                assert_eq!(positions, own + if never { 0 } else { held });
+                assert!(positions > max && max == bound.positions);
+            }
+            _ => {}
+        }
+    }
+
+    /// Requests in flight, and the KV positions that they can come to hold in whole blocks.
+    fn in_flight(&self, of: impl Fn(&Request) -> bool) -> (u32, u64) {
+        let live = self.known.values();
+        let live = live.filter(|known| known.terminal.is_none() && of(&known.request));
+        live.fold((0, 0), |(requests, positions), known| {
+            (requests + 1, positions + self.positions(&known.request))
+        })
+    }
+
+    fn positions(&self, request: &Request) -> u64 {
+        let limits = self.setup.limits;
+        u64::from(limits.blocks_for(request.positions_max()) * limits.block_size)
+    }
+
+    fn check_in_flight(&self) {
+        let is_within = |bound: Bound, (requests, positions): (u32, u64)| {
+            (bound.requests == 0 || requests <= bound.requests)
+                && (bound.positions == 0 || positions <= bound.positions)
+        };
+        let [of_tenant, of_class] = self.setup.bounds;
+        for tenant in 0..3 {
+            let in_flight = self.in_flight(|request| request.tenant() == TenantId::new(tenant));
+            assert!(is_within(of_tenant, in_flight), "{in_flight:?}");
+        }
+        let in_flight = self.in_flight(|request| request.class() == BOUNDED);
+        assert!(is_within(of_class, in_flight), "{in_flight:?}");
     }
 
     fn cancel(&mut self, index: prop::sample::Index) {
@@ -585,6 +661,7 @@ impl World {
     }
 
     fn check(&self) {
+        self.check_in_flight();
         let stats = self.scheduler.stats();
         let count = |of: fn(&EventKind) -> bool| {
             let terminal = self

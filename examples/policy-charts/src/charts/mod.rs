@@ -3,6 +3,7 @@
 mod admit;
 mod batch;
 mod concurrency;
+mod in_flight;
 mod kv;
 mod load;
 mod order;
@@ -23,6 +24,7 @@ pub(crate) const CHARTS: &[(&str, Make)] = &[
     ("deadline-prediction", admit::deadline_prediction),
     ("token-backlog", admit::token_backlog),
     ("concurrency-limit", admit::concurrency_limit),
+    ("in-flight-limits", in_flight::limits),
     ("adaptive-concurrency", concurrency::adaptive),
     ("retry-budget", retry::budget),
     ("fifo", order::fifo),

@@ -4,8 +4,10 @@ mod admit;
 mod bounds;
 mod crowd;
 mod fairness;
+mod limits;
 mod off;
 mod order;
+mod retries;
 mod start_by;
 mod tenants;
 

@@ -1,0 +1,385 @@
+//! Only so many requests in flight, and only so much of the KV cache, for each tenant and each class.
+//!
+//! Rule: of a tenant, and of a class, at most `requests` are in flight (waiting and running), and all of
+//! them together could come to hold at most `positions` of the KV cache. A request is counted from
+//! its admission to its end, however it ends, with the positions of its prompt and its longest
+//! answer, in whole blocks:
+//!
+//! ```text
+//! refuse if  in flight >= requests,  or  positions in flight + own > positions
+//! ```
+//!
+//! What alone is more than its tenant's or its class's positions is told *never*.
+//!
+//! The sums are exact, and a tenant with nothing in flight is forgotten: memory is bounded by the
+//! tenants that have something in flight. O(log of those) for each arrival and each end.
+
+use std::collections::BTreeMap;
+
+use serve_core::{Class, Limit, Refusal, Request, Span, TenantId};
+
+use super::{Admit, Ended, Load};
+
+/// Only so many requests in flight, and only so much of the KV cache, for each tenant and each class.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InFlightLimits {
+    tenants: Book<TenantId>,
+    classes: Book<Class>,
+}
+
+/// What may be in flight together; 0 is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bound {
+    /// Requests waiting and running.
+    pub requests: u32,
+    /// KV positions that they could come to hold, each request's in whole blocks.
+    pub positions: u64,
+}
+
+/// The bounds of tenants, or of classes, and what is in flight of each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Book<K: Ord> {
+    usual: Bound,
+    named: BTreeMap<K, Bound>,
+    held: BTreeMap<K, Held>,
+}
+
+/// What one tenant, or one class, has in flight.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Held {
+    requests: u32,
+    positions: u64,
+    /// Refused since one of these ended.
+    refused: u32,
+}
+
+/// Which bound a request breaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Broken {
+    /// With the most requests that may be in flight.
+    Requests(u32),
+    /// With the most positions that may be in flight.
+    Positions(u64),
+}
+
+impl InFlightLimits {
+    /// The same bound for each tenant, and none for any class, but for
+    /// [`with_tenant`](Self::with_tenant) and [`with_class`](Self::with_class).
+    pub const fn new(each_tenant: Bound) -> Self {
+        Self {
+            tenants: Book::new(each_tenant),
+            classes: Book::new(Bound {
+                requests: 0,
+                positions: 0,
+            }),
+        }
+    }
+
+    /// Gives a tenant a bound of its own.
+    #[must_use]
+    pub fn with_tenant(mut self, tenant: TenantId, bound: Bound) -> Self {
+        self.tenants.named.insert(tenant, bound);
+        self
+    }
+
+    /// Bounds a class, whatever its tenants.
+    #[must_use]
+    pub fn with_class(mut self, class: Class, bound: Bound) -> Self {
+        self.classes.named.insert(class, bound);
+        self
+    }
+}
+
+impl Default for InFlightLimits {
+    /// 64 requests for each tenant.
+    fn default() -> Self {
+        Self::new(Bound {
+            requests: 64,
+            positions: 0,
+        })
+    }
+}
+
+impl Admit for InFlightLimits {
+    fn name(&self) -> &'static str {
+        "in-flight-limits"
+    }
+
+    fn admit(&mut self, request: &Request, load: &Load<'_>) -> Result<(), Refusal> {
+        let (tenant, class) = (request.tenant(), request.class());
+        let own = positions(request, load);
+        let (of_tenant, of_class) = (self.tenants.bound(tenant), self.classes.bound(class));
+        let never = |limit| Err(Refusal::Never { limit });
+        if of_tenant.is_below(own) {
+            return never(tenant_kv(tenant, own, of_tenant.positions));
+        }
+        if of_class.is_below(own) {
+            return never(class_kv(class, own, of_class.positions));
+        }
+        if let Some((broken, held)) = self.tenants.broken(tenant, own) {
+            let limit = match broken {
+                Broken::Positions(max) => tenant_kv(tenant, held.positions + own, max),
+                Broken::Requests(max) => Limit::TenantInFlight {
+                    tenant,
+                    in_flight: held.requests,
+                    max,
+                },
+            };
+            let retry_after = self.tenants.retry_after(tenant, broken, own, load);
+            return Err(Refusal::Later { limit, retry_after });
+        }
+        if let Some((broken, held)) = self.classes.broken(class, own) {
+            let limit = match broken {
+                Broken::Positions(max) => class_kv(class, held.positions + own, max),
+                Broken::Requests(max) => Limit::ClassInFlight {
+                    class,
+                    in_flight: held.requests,
+                    max,
+                },
+            };
+            let retry_after = self.classes.retry_after(class, broken, own, load);
+            return Err(Refusal::Later { limit, retry_after });
+        }
+        Ok(())
+    }
+
+    fn admitted(&mut self, request: &Request, load: &Load<'_>) {
+        let own = positions(request, load);
+        self.tenants.add(request.tenant(), own);
+        self.classes.add(request.class(), own);
+    }
+
+    fn ended(&mut self, ended: &Ended<'_>, load: &Load<'_>) {
+        let own = positions(ended.request, load);
+        self.tenants.take(ended.request.tenant(), own);
+        self.classes.take(ended.request.class(), own);
+    }
+}
+
+/// What a request could come to hold of the KV cache.
+fn positions(request: &Request, load: &Load<'_>) -> u64 {
+    u64::from(request.positions_max()).next_multiple_of(u64::from(load.block_size.max(1)))
+}
+
+const fn tenant_kv(tenant: TenantId, positions: u64, max: u64) -> Limit {
+    Limit::TenantKv {
+        tenant,
+        positions,
+        max,
+    }
+}
+
+const fn class_kv(class: Class, positions: u64, max: u64) -> Limit {
+    Limit::ClassKv {
+        class,
+        positions,
+        max,
+    }
+}
+
+impl Bound {
+    /// Whether positions are limited, and to fewer than these.
+    const fn is_below(self, positions: u64) -> bool {
+        self.positions > 0 && self.positions < positions
+    }
+}
+
+impl<K: Ord + Copy> Book<K> {
+    const fn new(usual: Bound) -> Self {
+        Self {
+            usual,
+            named: BTreeMap::new(),
+            held: BTreeMap::new(),
+        }
+    }
+
+    fn bound(&self, of: K) -> Bound {
+        self.named.get(&of).copied().unwrap_or(self.usual)
+    }
+
+    /// The bound that one request more would break, and what is in flight.
+    fn broken(&self, of: K, own: u64) -> Option<(Broken, Held)> {
+        let bound = self.bound(of);
+        let held = self.held.get(&of).copied().unwrap_or_default();
+        if bound.requests > 0 && held.requests >= bound.requests {
+            Some((Broken::Requests(bound.requests), held))
+        } else if bound.is_below(held.positions + own) {
+            Some((Broken::Positions(bound.positions), held))
+        } else {
+            None
+        }
+    }
+
+    /// Counts a refusal and says when it is worth coming back: when so many of this tenant or class
+    /// have ended as make room, and one more for each who was refused since one of them ended. They
+    /// are taken to end as often as their part of all that is in flight says.
+    fn retry_after(&mut self, of: K, broken: Broken, own: u64, load: &Load<'_>) -> Option<Span> {
+        let held = self.held.get_mut(&of)?;
+        let (requests, before) = (u64::from(held.requests), u64::from(held.refused));
+        held.refused = held.refused.saturating_add(1);
+        let first = match broken {
+            Broken::Requests(max) => requests + 1 - u64::from(max),
+            Broken::Positions(max) => {
+                let over = u128::from(held.positions + own - max) * u128::from(requests);
+                over.div_ceil(u128::from(held.positions.max(1))) as u64
+            }
+        };
+        let all = u64::from(load.waiting) + u64::from(load.running);
+        let departures = (first + before).saturating_mul(all.max(requests));
+        let departures = departures.div_ceil(requests.max(1));
+        load.time_to_drain(u32::try_from(departures).unwrap_or(u32::MAX))
+    }
+
+    fn add(&mut self, of: K, own: u64) {
+        let held = self.held.entry(of).or_default();
+        held.requests += 1;
+        held.positions += own;
+    }
+
+    fn take(&mut self, of: K, own: u64) {
+        let Some(held) = self.held.get_mut(&of) else {
+            return;
+        };
+        held.requests -= 1;
+        held.positions -= own;
+        held.refused = 0;
+        if held.requests == 0 {
+            self.held.remove(&of);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serve_core::{CancelReason, RequestId, Time, TokenId, Usage};
+
+    use super::*;
+    use crate::Pace;
+    use crate::admit::Cause;
+
+    const fn bound(requests: u32, positions: u64) -> Bound {
+        Bound {
+            requests,
+            positions,
+        }
+    }
+
+    /// `prompt` positions, as its one output is never run.
+    fn request(tenant: u32, class: u8, prompt: usize) -> Request {
+        let prompt = vec![TokenId::new(1); prompt];
+        Request::new(RequestId::new(1), Time::ZERO, prompt, 1)
+            .unwrap()
+            .with_tenant(TenantId::new(tenant))
+            .with_class(Class::new(class))
+    }
+
+    fn load(pace: &Pace) -> Load<'_> {
+        Load {
+            block_size: 16,
+            ..Load::idle(8, pace)
+        }
+    }
+
+    fn ask(limits: &mut InFlightLimits, request: &Request) -> Result<(), Refusal> {
+        let pace = Pace::default();
+        limits.admit(request, &load(&pace))?;
+        limits.admitted(request, &load(&pace));
+        Ok(())
+    }
+
+    fn end(limits: &mut InFlightLimits, request: &Request, cause: Cause) {
+        let pace = Pace::default();
+        let ended = Ended {
+            request,
+            cause,
+            usage: Usage::default(),
+            ran: None,
+        };
+        limits.ended(&ended, &load(&pace));
+    }
+
+    #[test]
+    fn a_tenant_and_a_class_are_bounded_each_by_its_own() {
+        let mut limits = InFlightLimits::new(bound(2, 0))
+            .with_tenant(TenantId::new(9), bound(0, 0))
+            .with_class(Class::new(1), bound(3, 0));
+        for tenant in [1, 1, 2] {
+            assert_eq!(ask(&mut limits, &request(tenant, 1, 5)), Ok(()));
+        }
+        let refused = |limits: &mut InFlightLimits, tenant, class| {
+            ask(limits, &request(tenant, class, 5)).unwrap_err().limit()
+        };
+        let of_tenant = Limit::TenantInFlight {
+            tenant: TenantId::new(1),
+            in_flight: 2,
+            max: 2,
+        };
+        let of_class = Limit::ClassInFlight {
+            class: Class::new(1),
+            in_flight: 3,
+            max: 3,
+        };
+        assert_eq!(refused(&mut limits, 1, 0), of_tenant);
+        assert_eq!(refused(&mut limits, 9, 1), of_class);
+        for _ in 0..100 {
+            assert_eq!(ask(&mut limits, &request(9, 0, 5)), Ok(()), "no limit");
+        }
+    }
+
+    #[test]
+    fn positions_count_in_whole_blocks_and_too_many_for_one_are_never_taken() {
+        let mut limits = InFlightLimits::new(bound(0, 48)).with_class(Class::new(1), bound(0, 32));
+        let kv = |positions, max| tenant_kv(TenantId::new(1), positions, max);
+        let never = |limit| Err(Refusal::Never { limit });
+        assert_eq!(ask(&mut limits, &request(1, 0, 49)), never(kv(64, 48)));
+        let class = class_kv(Class::new(1), 48, 32);
+        assert_eq!(ask(&mut limits, &request(1, 1, 33)), never(class));
+        assert_eq!(ask(&mut limits, &request(1, 0, 17)), Ok(()));
+        let refusal = ask(&mut limits, &request(1, 0, 17)).unwrap_err();
+        assert_eq!(refusal.limit(), kv(64, 48));
+        assert!(matches!(refusal, Refusal::Later { .. }));
+        assert_eq!(ask(&mut limits, &request(1, 0, 16)), Ok(()));
+    }
+
+    #[test]
+    fn every_end_makes_room_and_nothing_is_kept_of_who_has_nothing_in_flight() {
+        let causes = [
+            Cause::Finished,
+            Cause::Cancelled(CancelReason::Client),
+            Cause::Failed,
+            Cause::Displaced,
+        ];
+        let mut limits = InFlightLimits::new(bound(1, 16));
+        let empty = limits.clone();
+        for cause in causes {
+            let request = request(1, 2, 16);
+            assert!(ask(&mut limits, &request).is_ok());
+            assert!(ask(&mut limits, &request).is_err());
+            end(&mut limits, &request, cause);
+            assert_eq!(limits, empty, "{cause:?}");
+        }
+    }
+
+    #[test]
+    fn each_who_is_refused_is_told_one_departure_of_the_tenant_more() {
+        let mut pace = Pace::default();
+        pace.finished(10, Span::from_secs(1));
+        let mut limits = InFlightLimits::new(bound(2, 0));
+        assert!(ask(&mut limits, &request(1, 0, 1)).is_ok());
+        assert!(ask(&mut limits, &request(1, 0, 1)).is_ok());
+        // One in four of what runs is the tenant's, and ten requests end in a second.
+        let load = Load {
+            running: 8,
+            ..load(&pace)
+        };
+        let mut after_ms = || {
+            let refusal = limits.admit(&request(1, 0, 1), &load).unwrap_err();
+            refusal.retry_after().unwrap().as_millis()
+        };
+        assert_eq!([(); 3].map(|()| after_ms()), [400, 800, 1_200]);
+        end(&mut limits, &request(1, 0, 1), Cause::Finished);
+        assert!(ask(&mut limits, &request(1, 0, 1)).is_ok());
+        let refusal = limits.admit(&request(1, 0, 1), &load).unwrap_err();
+        assert_eq!(refusal.retry_after(), Some(Span::from_millis(400)));
+    }
+}
