@@ -38,7 +38,7 @@ pub fn by_name<T: ?Sized>(family: &[Named<T>], name: &str) -> Result<Box<T>, Unk
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{admit::ADMISSIONS, batch::BATCHES, order::ORDERS, victim::VICTIMS};
+    use crate::{admit::ADMISSIONS, batch::BATCHES, limit::LIMITS, order::ORDERS, victim::VICTIMS};
 
     #[test]
     fn every_policy_carries_the_name_in_its_table() {
@@ -49,6 +49,9 @@ mod tests {
             assert_eq!((policy.build)().name(), policy.name);
         }
         for policy in BATCHES {
+            assert_eq!((policy.build)().name(), policy.name);
+        }
+        for policy in LIMITS {
             assert_eq!((policy.build)().name(), policy.name);
         }
         for policy in VICTIMS {

@@ -1,8 +1,8 @@
 //! Admission and the waiting queue: enough to stand in front of any engine, whether it is driven one
 //! step or one request at a time.
 //!
-//! Inputs: [`Gate::submit`], [`Gate::take`], [`Gate::put_back`], [`Gate::ended`],
-//! [`Gate::cancel`], [`Gate::next_due`]. Readings: [`Gate::head`], [`Gate::len`],
+//! Inputs: [`Gate::submit`], [`Gate::take`], [`Gate::put_back`], [`Gate::put_back_until`],
+//! [`Gate::ended`], [`Gate::cancel`], [`Gate::next_due`]. Readings: [`Gate::head`], [`Gate::len`],
 //! [`Gate::next_timeout`], [`Gate::load`]. The gate sends no events; who takes a request answers
 //! for it.
 
@@ -128,7 +128,8 @@ impl Gate {
             since: now,
             preemptions: 0,
         };
-        self.enter(now, arrived);
+        let entry = self.begin_waiting(now, arrived);
+        self.queue.insert(entry, &mut *self.order, now);
         let waiting = self.len();
         self.journal.write(now, id, || Decision::Admitted {
             class,
@@ -158,10 +159,21 @@ impl Gate {
     }
 
     /// Lets a running request wait again, in the place that it had, ahead of all that arrived after
-    /// it and rank the same. It has been admitted, so no admission policy is asked.
+    /// it and rank the same. It has been admitted, so no admission policy is asked. It counts as a
+    /// preemption: what `taken` says of those is how often it had been before.
     pub fn put_back(&mut self, now: Time, taken: Taken) {
-        self.started.remove(taken.request.id(), None);
-        self.enter(now, taken);
+        let entry = self.wait_again(now, taken);
+        self.queue.insert(entry, &mut *self.order, now);
+    }
+
+    /// Like [`put_back`](Self::put_back), but it is not next before `until`. It waits all the while:
+    /// its deadline holds, it can be cancelled, and admission counts it.
+    pub fn put_back_until(&mut self, now: Time, taken: Taken, until: Time) {
+        let entry = self.wait_again(now, taken);
+        match until > now {
+            true => self.queue.insert_held(entry, until),
+            false => self.queue.insert(entry, &mut *self.order, now),
+        }
     }
 
     /// An admitted request has ended, however it did. To be said once of each, whether it ran, was
@@ -310,6 +322,11 @@ impl Gate {
         self.order.name()
     }
 
+    /// The request that has waited longest.
+    pub(crate) fn oldest(&self) -> Option<RequestId> {
+        self.queue.oldest().map(|entry| entry.request.id())
+    }
+
     pub(crate) fn journal(&mut self) -> &mut Journal {
         &mut self.journal
     }
@@ -384,7 +401,14 @@ impl Gate {
             .map_or(0, |lane| self.queue.len_after(lane))
     }
 
-    fn enter(&mut self, now: Time, taken: Taken) {
+    fn wait_again(&mut self, now: Time, mut taken: Taken) -> Entry {
+        taken.preemptions = taken.preemptions.saturating_add(1);
+        self.started.remove(taken.request.id(), None);
+        self.begin_waiting(now, taken)
+    }
+
+    /// Counts a request among those that wait. It is for the caller to put it into the queue.
+    fn begin_waiting(&mut self, now: Time, taken: Taken) -> Entry {
         let demand = self.demand_of(&taken.request);
         let entry = Entry::new(taken, now, demand);
         self.order.arrived(&entry.view(), now);
@@ -393,7 +417,7 @@ impl Gate {
             self.by_class.resize(rank + 1, 0);
         }
         self.by_class[rank] += 1;
-        self.queue.insert(entry, &mut *self.order, now);
+        entry
     }
 
     fn remove(&mut self, now: Time, slot: usize, started: bool) -> Entry {

@@ -28,6 +28,8 @@ pub(super) struct Entry {
     key: u64,
     /// When to ask for its place again; never is [`Time::MAX`].
     again: Time,
+    /// Stands in no lane before then.
+    held: bool,
 }
 
 /// Neighbours in the list by the time at which waiting began. Kept apart from the entries, in a
@@ -82,6 +84,7 @@ impl Entry {
             lane: 0,
             key: 0,
             again: Time::MAX,
+            held: false,
         }
     }
 
@@ -139,13 +142,35 @@ impl Queue {
         &self.entries[slot]
     }
 
+    /// The one that has waited longest.
+    pub(super) fn oldest(&self) -> Option<&Entry> {
+        self.entries.get(self.oldest as usize)
+    }
+
     /// Since when the longest-waiting request waits.
     pub(super) fn oldest_since(&self) -> Option<Time> {
-        let oldest = self.entries.get(self.oldest as usize);
-        oldest.map(|entry| entry.since)
+        self.oldest().map(|entry| entry.since)
     }
 
     pub(super) fn insert(&mut self, entry: Entry, order: &mut dyn Order, now: Time) {
+        let slot = self.insert_apart(entry);
+        let place = order.place(&self.entries[slot].view(), now);
+        self.enter(slot, place, order, now);
+    }
+
+    /// Like [`insert`](Self::insert), but it is not next before `until`.
+    pub(super) fn insert_held(&mut self, entry: Entry, until: Time) {
+        let sequence = entry.sequence;
+        let slot = self.insert_apart(entry);
+        let entry = &mut self.entries[slot];
+        (entry.held, entry.again) = (true, until);
+        if until < Time::MAX {
+            self.timers.insert((until, false, sequence), slot);
+        }
+    }
+
+    /// Everything but a place in a lane.
+    fn insert_apart(&mut self, entry: Entry) -> usize {
         let (id, expires, sequence) = (entry.request.id(), entry.expires(), entry.sequence);
         self.demand += entry.demand;
         let slot = self.entries.insert(entry);
@@ -154,8 +179,7 @@ impl Queue {
             self.timers.insert((expires, true, sequence), slot);
         }
         self.link_newest(slot);
-        let place = order.place(&self.entries[slot].view(), now);
-        self.enter(slot, place, order, now);
+        slot
     }
 
     pub(super) fn remove(&mut self, slot: usize) -> Entry {
@@ -170,7 +194,8 @@ impl Queue {
         entry
     }
 
-    /// Asks the policy again where a request stands. Returns the place if it is another one.
+    /// Asks the policy again where a request stands. Returns the place if it is another one; one that
+    /// was held has had none.
     pub(super) fn place_again(
         &mut self,
         slot: usize,
@@ -178,12 +203,13 @@ impl Queue {
         now: Time,
     ) -> Option<Place> {
         let before = (self.entries[slot].lane, self.entries[slot].key);
+        let was_held = self.entries[slot].held;
         let mut place = order.place(&self.entries[slot].view(), now);
         // A policy that asks for a time that is not in the future would be asked for ever.
         place.again = place.again.filter(|&again| again > now);
         self.leave(slot);
         self.enter(slot, place, order, now);
-        ((place.lane, place.key) != before).then_some(place)
+        (!was_held && (place.lane, place.key) != before).then_some(place)
     }
 
     /// The request that is next.
@@ -246,7 +272,7 @@ impl Queue {
     fn enter(&mut self, slot: usize, place: Place, order: &dyn Order, now: Time) {
         let entry = &mut self.entries[slot];
         let sequence = entry.sequence;
-        (entry.lane, entry.key) = (place.lane, place.key);
+        (entry.lane, entry.key, entry.held) = (place.lane, place.key, false);
         entry.again = place.again.unwrap_or(Time::MAX);
         if entry.again < Time::MAX {
             self.timers.insert((entry.again, false, sequence), slot);
@@ -264,6 +290,9 @@ impl Queue {
         let entry = &self.entries[slot];
         if entry.again < Time::MAX {
             self.timers.remove(&(entry.again, false, entry.sequence));
+        }
+        if entry.held {
+            return;
         }
         if let Some(lane) = self.lanes.get_mut(&entry.lane) {
             lane.line.remove(slot, &mut self.positions);

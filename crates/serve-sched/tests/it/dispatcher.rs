@@ -1,7 +1,7 @@
 //! The dispatcher: every request is answered once, slots are never exceeded, and an adaptive limit
 //! finds what an engine can do.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use proptest::prelude::*;
@@ -10,8 +10,10 @@ use serve_core::{
     Time, TokenId, Usage,
 };
 use serve_sched::admit::{Admit, ConcurrencyLimit, QueueCap};
+use serve_sched::limit::{Concurrency, Fixed, Gradient, GradientSettings};
 use serve_sched::order::{FairTenants, Fifo};
-use serve_sched::{Concurrency, Dispatcher, Gradient, GradientSettings, Outcome};
+use serve_sched::sim::{Arrivals, DispatcherSimulation, SlotEngine, Slots};
+use serve_sched::{Dispatcher, Outcome};
 
 use crate::quoted::quoted;
 
@@ -25,20 +27,28 @@ fn finished(output_tokens: u32) -> Outcome {
         output_tokens,
         ..Usage::default()
     };
-    Outcome::Finished {
+    Outcome::Answered {
         reason: FinishReason::Length,
         usage,
     }
 }
 
 fn failed() -> Outcome {
-    Outcome::Failed {
-        cause: Arc::from("the engine said no"),
+    Outcome::Overloaded {
+        cause: Arc::from("503"),
+        retry_after: None,
+    }
+}
+
+fn refused(retry_after_ms: Option<u64>) -> Outcome {
+    Outcome::PutBack {
+        cause: Arc::from("429"),
+        retry_after: retry_after_ms.map(Span::from_millis),
     }
 }
 
 fn fixed(limit: u32) -> Dispatcher {
-    Dispatcher::new(Vec::new(), Box::new(Fifo), Concurrency::Fixed(limit))
+    Dispatcher::new(Vec::new(), Box::new(Fifo), Box::new(Fixed::new(limit)))
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -262,7 +272,7 @@ fn a_deadline_counts_while_waiting_and_while_sent() {
 #[test]
 fn tokens_that_come_in_between_count_for_fairness() {
     let order = FairTenants::new(1, 1);
-    let mut dispatcher = Dispatcher::new(Vec::new(), Box::new(order), Concurrency::Fixed(2));
+    let mut dispatcher = Dispatcher::new(Vec::new(), Box::new(order), Box::new(Fixed::new(2)));
     let now = Time::ZERO;
     for id in 1..=6 {
         let tenant = TenantId::new(1 + (id % 2) as u32);
@@ -273,7 +283,7 @@ fn tokens_that_come_in_between_count_for_fairness() {
     let second = dispatcher.next(now).unwrap();
     assert_ne!(first.tenant(), second.tenant());
     // The second's answer is long. Its tenant is next only when the other has had as much.
-    dispatcher.served(second.id(), 9);
+    dispatcher.served(now, second.id(), 9);
     dispatcher.done(now, first.id(), finished(2));
     let third = dispatcher.next(now).unwrap();
     assert_eq!(third.tenant(), first.tenant());
@@ -283,7 +293,7 @@ fn tokens_that_come_in_between_count_for_fairness() {
 fn tokens_are_counted_once_whenever_they_are_told() {
     for told in [0, 4, 10] {
         let order = FairTenants::new(1, 1);
-        let mut dispatcher = Dispatcher::new(Vec::new(), Box::new(order), Concurrency::Fixed(1));
+        let mut dispatcher = Dispatcher::new(Vec::new(), Box::new(order), Box::new(Fixed::new(1)));
         let now = Time::ZERO;
         // Prompts of 4 and answers of 10: the tenants take turns exactly if nothing counts twice.
         for id in 0..20 {
@@ -295,7 +305,7 @@ fn tokens_are_counted_once_whenever_they_are_told() {
                 let sent = dispatcher.next(now).unwrap();
                 // Only one of the tenants' engines tells of tokens as they come.
                 if sent.tenant().get() == 0 {
-                    dispatcher.served(sent.id(), told);
+                    dispatcher.served(now, sent.id(), told);
                 }
                 assert!(dispatcher.done(now, sent.id(), finished(10)), "{n}");
                 sent.tenant().get()
@@ -323,104 +333,53 @@ fn the_drain_rate_counts_busy_time_only() {
     );
 }
 
-/// An engine of its own: it serves `slots` requests side by side, each `service_ms` for a request,
-/// and queues what it is given beyond that.
-struct Engine {
-    slots: usize,
-    service: Span,
-    busy: BTreeSet<(Time, RequestId)>,
-    queue: VecDeque<RequestId>,
-}
-
-impl Engine {
-    fn take(&mut self, now: Time, id: RequestId) {
-        self.queue.push_back(id);
-        self.start(now);
-    }
-
-    fn start(&mut self, now: Time) {
-        while self.busy.len() < self.slots {
-            let Some(id) = self.queue.pop_front() else {
-                return;
-            };
-            // Lengths differ by up to a half, and the order of ending is not that of starting.
-            let service = self.service.mul_div(75 + id.get() * 37 % 51, 100);
-            self.busy.insert((now + service, id));
-        }
-    }
-}
-
-/// Sends `requests` at twice the engine's capacity. Returns the rate at which requests end and the
-/// mean time that one spends in the engine.
-fn overload(
-    admit: Vec<Box<dyn Admit>>,
-    concurrency: Concurrency,
-    slots: usize,
-    requests: u64,
-) -> (f64, f64) {
-    let mut dispatcher = Dispatcher::new(admit, Box::new(Fifo), concurrency);
-    let mut engine = Engine {
+/// Sends `requests` at twice what an engine of `slots` slots can do, each of about 100 ms. Returns the
+/// rate at which requests end and the mean time that one spends in the engine.
+fn overload(limit: Box<dyn Concurrency>, slots: u32, requests: u64) -> (f64, f64) {
+    let admit: Vec<Box<dyn Admit>> = vec![Box::new(QueueCap::new(200))];
+    let engine = SlotEngine::new(Slots {
         slots,
-        service: Span::from_millis(100),
-        busy: BTreeSet::new(),
-        queue: VecDeque::new(),
-    };
-    let gap = engine.service / (2 * slots as u64);
-    let (mut sent_at, mut in_engine, mut ended) = (BTreeMap::new(), 0.0, 0_u64);
-    let mut now = Time::ZERO;
-    let mut next_arrival = (0, Time::ZERO);
-    loop {
-        let next_end = engine.busy.first().copied();
-        let arrival = (next_arrival.0 < requests).then_some(next_arrival.1);
-        match (next_end, arrival) {
-            (Some((end, id)), arrival) if arrival.is_none_or(|at| end <= at) => {
-                now = end;
-                engine.busy.remove(&(end, id));
-                engine.start(now);
-                in_engine += now.since(sent_at[&id]).as_secs_f64();
-                ended += 1;
-                dispatcher.done(now, id, finished(10));
-            }
-            (_, Some(at)) => {
-                now = at;
-                let _ = dispatcher.submit(now, request(next_arrival.0, now));
-                next_arrival = (next_arrival.0 + 1, at + gap);
-            }
-            _ => break,
-        }
-        while let Some(request) = dispatcher.next(now) {
-            sent_at.insert(request.id(), now);
-            engine.take(now, request.id());
-        }
-        while dispatcher.poll_event().is_some() {}
-    }
-    (ended as f64 / now.as_secs_f64(), in_engine / ended as f64)
+        prompt_token: Span::ZERO,
+        ..Slots::default()
+    });
+    let gap = Span::from_millis(50) / u64::from(slots);
+    let requests = (0..requests).map(|n| {
+        // Lengths differ by up to a half, and the order of ending is not that of starting.
+        let output = 8 + (n * 37 % 5) as u32;
+        let prompt = vec![TokenId::new(1); 4];
+        Request::new(RequestId::new(n), Time::ZERO + gap * n, prompt, output).unwrap()
+    });
+    let dispatcher = Dispatcher::new(admit, Box::new(Fifo), limit);
+    let report = DispatcherSimulation::new(dispatcher, engine).run(&mut Arrivals::new(requests));
+    let ended: Vec<_> = report.rows.iter().filter(|row| row.is_finished()).collect();
+    let inside = ended.iter().map(|row| row.end.since(row.started.unwrap()));
+    let inside: Span = inside.sum();
+    let count = ended.len() as f64;
+    (count / report.end.as_secs_f64(), inside.as_secs_f64() / count)
 }
 
 #[test]
 fn an_adaptive_limit_keeps_the_engine_busy_and_its_own_queue_short() {
     let slots = 8;
-    let capacity = slots as f64 / 0.1;
-    let cap = || vec![Box::new(QueueCap::new(200)) as Box<dyn Admit>];
-    let (rate, all) = overload(cap(), Concurrency::Fixed(1_000), slots, 10_000);
+    let capacity = f64::from(slots) / 0.1;
+    let (rate, all) = overload(Box::new(Fixed::new(1_000)), slots, 10_000);
     assert!(rate > 0.97 * capacity && all > 1.0, "{rate} {all}");
-    let (half, few) = overload(cap(), Concurrency::Fixed(4), slots, 10_000);
+    let (half, few) = overload(Box::new(Fixed::new(4)), slots, 10_000);
     assert!(half < 0.55 * capacity && few < 0.11, "{half} {few}");
 
-    let adaptive = Concurrency::Adaptive(Gradient::default());
-    let (rate, adapted) = overload(cap(), adaptive, slots, 10_000);
+    let (rate, adapted) = overload(Box::new(Gradient::default()), slots, 10_000);
     assert!(rate > 0.95 * capacity, "{rate} of {capacity}");
     assert!(adapted < 0.25, "{adapted} s in an engine that needs 0.1");
     let said = format!(
         "{rate:.1} requests a second of {capacity:.0}, and {adapted:.2} s spent in the engine by \
          each"
     );
-    quoted("adaptive-concurrency", &said);
+    quoted("gradient", &said);
     let said = format!(
         "it holds each for {all:.1} s; given four at a time it does {:.0}% of its work",
         100.0 * half / capacity,
     );
-    quoted("adaptive-concurrency", &said);
+    quoted("gradient", &said);
 }
 
 #[test]
@@ -429,9 +388,9 @@ fn where_nobody_waits_the_limit_is_what_is_refused_beyond() {
         limit_initial: 2,
         ..GradientSettings::default()
     };
-    let concurrency = Concurrency::Adaptive(Gradient::new(settings).unwrap());
+    let limit = Box::new(Gradient::new(settings).unwrap());
     let admit: Vec<Box<dyn Admit>> = vec![Box::new(ConcurrencyLimit)];
-    let mut dispatcher = Dispatcher::new(admit, Box::new(Fifo), concurrency);
+    let mut dispatcher = Dispatcher::new(admit, Box::new(Fifo), limit);
     let now = Time::ZERO;
     let taken = |id| dispatcher.submit(now, request(id, now));
     let results: Vec<_> = (0..3).map(taken).collect();
