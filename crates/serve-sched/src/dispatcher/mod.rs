@@ -233,7 +233,7 @@ impl Dispatcher {
             Outcome::PutBack { cause, .. } if self.may_be_put_back(&sent) => {
                 self.wait_again(sent, &outcome, cause);
             }
-            _ => self.end_sent(id, sent, outcome),
+            _ => self.end_sent(id, &sent, outcome),
         }
         true
     }
@@ -418,7 +418,7 @@ impl Dispatcher {
         self.gate.put_back_until(now, sent.taken, until);
     }
 
-    fn end_sent(&mut self, id: RequestId, sent: Sent, outcome: Outcome) {
+    fn end_sent(&mut self, id: RequestId, sent: &Sent, outcome: Outcome) {
         let request = Arc::clone(&sent.taken.request);
         let mut used = usage(&request, sent.output_tokens);
         if let Outcome::Answered { usage, .. } = &outcome {

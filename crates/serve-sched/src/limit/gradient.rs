@@ -254,7 +254,8 @@ impl Concurrency for Gradient {
             let (prompt, output) = (departure.prompt_tokens, departure.output_tokens);
             self.shape.add(prompt, output, departure.took);
         }
-        if self.round.requests() >= self.round_requests() {
+        let all_refused = self.round.overloaded() >= self.limit();
+        if all_refused || self.round.requests() >= self.round_requests() {
             self.close_round(now);
         }
     }
@@ -294,5 +295,91 @@ impl GradientSettings {
         range("smoothing", smoothing, "above 0 and at most 1", ok)?;
         let probe_every = f64::from(self.probe_every);
         range("probe_every", probe_every, "at least 1", probe_every >= 1.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serve_core::Span;
+
+    use super::*;
+
+    fn departure(signal: Signal, in_flight: u32) -> Departure {
+        Departure {
+            took: Span::from_millis(100),
+            first_token: None,
+            prompt_tokens: 4,
+            output_tokens: 10,
+            in_flight,
+            signal,
+        }
+    }
+
+    #[test]
+    fn a_few_refusals_are_no_cut_and_many_are_one_in_proportion() {
+        let after = |refused: u32| {
+            let settings = GradientSettings {
+                limit_initial: 100,
+                ..GradientSettings::default()
+            };
+            let mut gradient = Gradient::new(settings).unwrap();
+            for n in 0..50 {
+                let signal = match n < refused {
+                    true => Signal::Overloaded,
+                    false => Signal::Answered,
+                };
+                gradient.left(Time::from_secs(1), &departure(signal, 100));
+            }
+            gradient.limit()
+        };
+        assert_eq!(after(0), 200);
+        assert_eq!(after(5), 200);
+        assert_eq!(after(15), 90);
+        assert_eq!(after(50), 55);
+    }
+
+    #[test]
+    fn who_was_sent_before_the_limit_was_raised_says_nothing_of_it() {
+        let mut gradient = Gradient::default();
+        let mut hear = |at_ms, requests: u32| {
+            for _ in 0..requests {
+                gradient.left(Time::from_millis(at_ms), &departure(Signal::Answered, 16));
+            }
+            gradient.limit()
+        };
+        assert_eq!(hear(100, 4), 16);
+        assert_eq!(hear(199, 100), 16, "sent at 99");
+        assert_eq!(hear(200, 8), 32);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_named() {
+        let settings = |change: fn(&mut GradientSettings)| {
+            let mut settings = GradientSettings::default();
+            change(&mut settings);
+            Gradient::new(settings).unwrap_err().to_string()
+        };
+        let expected = [
+            (
+                settings(|it| it.limit_min = 0),
+                "gradient: limit_min 0, limit_initial 8 and limit_max 256 must be in this order, \
+                 from 1 up",
+            ),
+            (
+                settings(|it| it.tolerance = 0.5),
+                "gradient: tolerance is 0.5; it must be at least 1",
+            ),
+            (
+                settings(|it| it.smoothing = f64::NAN),
+                "gradient: smoothing is NaN; it must be above 0 and at most 1",
+            ),
+            (
+                settings(|it| it.probe_every = 0),
+                "gradient: probe_every is 0; it must be at least 1",
+            ),
+        ];
+        for (message, expected) in expected {
+            assert_eq!(message, expected);
+        }
     }
 }

@@ -187,7 +187,10 @@ impl EngineModel for SlotEngine {
     }
 
     fn abort(&mut self, now: Time, id: RequestId) {
-        let waits = self.queue.iter().position(|waiting| waiting.request.id() == id);
+        let waits = self
+            .queue
+            .iter()
+            .position(|waiting| waiting.request.id() == id);
         if let Some(index) = waits {
             self.queue.remove(index);
         } else if let Some(work) = self.working.remove(&id) {

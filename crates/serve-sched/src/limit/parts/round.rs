@@ -52,6 +52,11 @@ impl Round {
         self.answered + self.overloaded
     }
 
+    /// Of those, requests that were too much for the engine.
+    pub(in crate::limit) fn overloaded(&self) -> u32 {
+        self.overloaded
+    }
+
     /// Which part of them was too much for the engine.
     pub(in crate::limit) fn overloaded_share(&self) -> f64 {
         f64::from(self.overloaded) / f64::from(self.requests().max(1))

@@ -1,9 +1,11 @@
 //! What each limit does in front of an engine, and what it does not mind.
 
+use serve_core::Limits;
+use serve_core::mock::{CostModel, Mock, MockConfig};
 use serve_core::rng::Rng;
-use serve_sched::limit::{Aimd, Gradient, GradientSettings};
+use serve_sched::limit::{Aimd, AimdSettings, Gradient, GradientSettings};
 use serve_sched::sim::{Behaviour, SlotEngine, SteppedEngine};
-use serve_sched::{Outcome, Policies, Scheduler};
+use serve_sched::{Policies, Scheduler};
 
 use super::*;
 use crate::quoted::quoted;
@@ -21,7 +23,11 @@ fn it_settles_somewhat_above_what_the_engine_serves_side_by_side() {
 
 #[test]
 fn a_start_finds_sixty_four_slots_in_tens_of_requests() {
-    let (_, log) = watch(Gradient::default(), SlotEngine::new(slots(64)), backlog(2_000));
+    let (_, log) = watch(
+        Gradient::default(),
+        SlotEngine::new(slots(64)),
+        backlog(2_000),
+    );
     let limits = log.limits();
     let found = 1 + limits.iter().position(|&limit| limit >= 64).unwrap();
     assert!(found < 100, "{found} requests");
@@ -153,8 +159,6 @@ fn an_engine_that_hangs_brings_every_limit_down_to_its_least() {
 /// sent.
 #[test]
 fn an_engine_that_hangs_after_a_while_does_so_too() {
-    let hangs = |_: &Request| false;
-    let _ = hangs;
     for load in [0.5, 1.0, 2.0, 4.0] {
         // 64 slots of 130 ms each: about 490 a second.
         let requests = arrivals(490.0 * load, 20_000, |id| (4, 10 + (id % 7) as u32));
@@ -183,11 +187,11 @@ fn what_fails_together_is_one_cut() {
             ..GradientSettings::default()
         };
         let mut gradient = Gradient::new(settings).unwrap();
-        let mut aimd = Aimd::new(serve_sched::limit::AimdSettings {
+        let settings = AimdSettings {
             limit_initial: together,
-            ..Default::default()
-        })
-        .unwrap();
+            ..AimdSettings::default()
+        };
+        let mut aimd = Aimd::new(settings).unwrap();
         let departure = Departure {
             took: Span::from_secs(1),
             first_token: None,
@@ -219,7 +223,10 @@ fn probes(seed: u64) -> Vec<usize> {
     let limits = watch(limit, engine, backlog(20_000)).1.limits();
     let cut = |pair: &[u32]| pair[1] * 3 < pair[0];
     let steps = limits.windows(2).enumerate();
-    steps.filter(|(_, pair)| cut(pair)).map(|(n, _)| n).collect()
+    steps
+        .filter(|(_, pair)| cut(pair))
+        .map(|(n, _)| n)
+        .collect()
 }
 
 #[test]
@@ -249,66 +256,75 @@ fn at_its_least_it_measures_anew() {
     assert!((16..=40).contains(&settled), "{settled}");
 }
 
-/// In front of a real scheduler on the mock, with a decode step that takes longer the more it serves.
-#[test]
-fn in_front_of_a_scheduler_the_start_costs_little() {
-    use serve_core::mock::{CostModel, Mock, MockConfig};
-    let limits = serve_core::Limits {
+/// Tokens a second over the first 100 s of a run in front of a scheduler on the mock, whose decode step
+/// takes longer the more it serves and which runs prompts in the same steps; the mean time from being
+/// sent to the end, and the mean limit.
+fn in_front_of_a_scheduler(limit: Box<dyn Concurrency>, long_prompts: bool) -> (f64, f64, f64) {
+    let limits = Limits {
         sequences_max: 64,
         step_tokens_max: 2_048,
         context_max: 32_768,
         block_size: 16,
         blocks: 64 * 256 + 1,
     };
-    let ms = |micros: u64| Span::from_micros(micros);
-    let steps = vec![(1, ms(16_000)), (16, ms(17_760)), (64, ms(24_000))];
-    let cost = CostModel::new(steps, ms(60), Span::ZERO).unwrap();
-    let served = |limit: Box<dyn Concurrency>, long_prompts: bool| {
-        let policies = Policies {
-            admit: Vec::new(),
-            ..Policies::default()
-        };
-        let config = MockConfig {
-            limits,
-            cost: cost.clone(),
-            ..MockConfig::default()
-        };
-        let scheduler = Scheduler::new(limits, policies).unwrap();
-        let engine = SteppedEngine::new(scheduler, Mock::new(config));
-        let mut rng = Rng::new(9);
-        let times = Poisson::new(2, 60.0).zip(0..6_000);
-        let requests = times.map(|(at, id)| {
-            let prompt = match long_prompts {
-                true if rng.below(10) == 0 => 6_000,
-                true => 100,
-                false => 1 + rng.exponential(200.0) as u32,
-            };
-            let output = 1 + rng.exponential(100.0) as u32;
-            // Prompts share nothing, as the scheduler would reuse what they share.
-            let tokens: Vec<_> = (0..prompt)
-                .map(|at| TokenId::new((id as u32).wrapping_mul(100_003) ^ at))
-                .collect();
-            Request::new(RequestId::new(id), at, tokens, output).unwrap()
-        });
-        let requests: Vec<_> = requests.collect();
-        let loaded_until = requests[5_999].arrival();
-        let (report, mean) = run(limit, Vec::new(), engine, requests);
-        let in_time = report.rows.iter().filter(|row| row.end <= loaded_until);
-        let tokens: u32 = in_time.map(|row| row.usage.output_tokens).sum();
-        (f64::from(tokens) / loaded_until.as_secs_f64(), mean)
+    let step = |slots, micros| (slots, Span::from_micros(micros));
+    let steps = vec![step(1, 16_000), step(16, 17_760), step(64, 24_000)];
+    let config = MockConfig {
+        limits,
+        cost: CostModel::new(steps, Span::from_micros(60), Span::ZERO).unwrap(),
+        ..MockConfig::default()
     };
-    for long_prompts in [false, true] {
-        let (fixed, _) = served(Box::new(Fixed::new(64)), long_prompts);
-        let (adaptive, mean) = served(Box::new(Gradient::default()), long_prompts);
-        let part = 100.0 * adaptive / fixed;
-        let said = format!(
-            "{adaptive:.0} tokens a second against {fixed:.0} with 64 fixed ({part:.0}%), at a mean \
-             limit of {mean:.0}"
-        );
-        quoted("gradient", &said);
-        assert!(part > 95.0, "long prompts {long_prompts}: {said}");
-    }
-    let _ = Outcome::Ignored {
-        cause: Arc::from(""),
+    let scheduler = Scheduler::new(limits, Policies::default()).unwrap();
+    let engine = SteppedEngine::new(scheduler, Mock::new(config));
+    let mut rng = Rng::new(9);
+    let times = Poisson::new(2, 60.0).zip(0_u32..6_000);
+    let requests = times.map(|(at, id)| {
+        let prompt = match long_prompts {
+            true if rng.below(10) == 0 => 6_000,
+            true => 100,
+            false => 1 + rng.exponential(200.0) as u32,
+        };
+        let output = 1 + rng.exponential(100.0) as u32;
+        // Prompts share nothing, as the scheduler would reuse what they share.
+        let token = |at| TokenId::new(id.wrapping_mul(100_003) ^ at);
+        let tokens: Vec<_> = (0..prompt).map(token).collect();
+        Request::new(RequestId::new(id.into()), at, tokens, output).unwrap()
+    });
+    let until = Time::from_secs(100);
+    let (report, mean) = run(limit, Vec::new(), engine, requests.collect());
+    let rows: Vec<_> = report.rows.iter().filter(|row| row.end <= until).collect();
+    let tokens: u32 = rows.iter().map(|row| row.usage.output_tokens).sum();
+    let inside = rows.iter().map(|row| row.end.since(row.started.unwrap()));
+    let inside = inside.sum::<Span>().as_secs_f64() / rows.len() as f64;
+    (f64::from(tokens) / 100.0, inside, mean)
+}
+
+#[test]
+fn in_front_of_a_scheduler_the_start_costs_little() {
+    let of = |tolerance, long_prompts| {
+        let settings = GradientSettings {
+            tolerance,
+            ..GradientSettings::default()
+        };
+        let limit = Gradient::new(settings).unwrap();
+        in_front_of_a_scheduler(Box::new(limit), long_prompts)
     };
+    let fixed = |long| in_front_of_a_scheduler(Box::new(Fixed::new(64)), long);
+    let told = |(tokens, inside, mean): (f64, f64, f64), (all, control, _): (f64, f64, f64)| {
+        let part = 100.0 * tokens / all;
+        format!(
+            "{tokens:.0} tokens a second of the {all:.0} with 64 fixed ({part:.0}%), {inside:.1} s in \
+             the engine and not {control:.1}, at a mean limit of {mean:.0}"
+        )
+    };
+    let (chats, control) = (of(1.5, false), fixed(false));
+    quoted("gradient", &told(chats, control));
+    assert!(chats.0 > 0.95 * control.0);
+    // Each long prompt slows all others down: latency rises long before the slots are full.
+    let (long, control) = (of(1.5, true), fixed(true));
+    quoted("gradient", &told(long, control));
+    assert!(long.1 < 0.7 * control.1);
+    let tolerant = of(3.0, true);
+    quoted("gradient", &told(tolerant, control));
+    assert!(tolerant.0 > 0.95 * control.0);
 }

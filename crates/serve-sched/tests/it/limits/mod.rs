@@ -67,12 +67,12 @@ impl Log {
 }
 
 /// A limit that is watched.
-struct Watched<C> {
-    limit: C,
+struct Watched {
+    limit: Box<dyn Concurrency>,
     log: Log,
 }
 
-impl<C: Concurrency> Concurrency for Watched<C> {
+impl Concurrency for Watched {
     fn name(&self) -> &'static str {
         self.limit.name()
     }
@@ -96,7 +96,7 @@ fn watch(
 ) -> (Report, Log) {
     let log = Log::default();
     let watched = Watched {
-        limit,
+        limit: Box::new(limit),
         log: log.clone(),
     };
     let (report, _) = run(Box::new(watched), Vec::new(), engine, requests);
