@@ -691,6 +691,11 @@ fn a_deadline_is_forgotten_with_its_request() {
                 "it waits"
             );
         } else {
+            assert_eq!(
+                dispatcher.next_timeout(),
+                None,
+                "{n}: nothing to wake up for"
+            );
             dispatcher.done(at(1), id, finished(1));
         }
         // The same id again, without a deadline: it lives past the old one.
