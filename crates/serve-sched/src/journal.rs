@@ -123,6 +123,15 @@ pub enum Decision {
         /// Requests that may be with it.
         slots: u32,
     },
+    /// Refused by an engine that is driven one request at a time; it waits again, in its old place.
+    PutBack {
+        /// The engine's own words.
+        cause: Arc<str>,
+        /// How often, this time included.
+        times: u32,
+        /// When it may be sent again.
+        until: Time,
+    },
     /// At the head of the queue, and cannot join. Recorded when the reason changes.
     Deferred {
         /// What is missing.
@@ -306,6 +315,11 @@ impl fmt::Display for Decision {
                 running,
                 slots,
             } => write!(f, "sent: waited {waited}, {running} of {slots} slots"),
+            Self::PutBack {
+                cause,
+                times,
+                until,
+            } => write!(f, "put back: {cause}, {times} times, not before {until}"),
             Self::Deferred { reason } => write!(f, "deferred: {reason}"),
             Self::Preempted {
                 cause,

@@ -44,7 +44,7 @@ pub(crate) fn row<'a, T: ?Sized>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{admit::ADMISSIONS, batch::BATCHES, order::ORDERS, victim::VICTIMS};
+    use crate::{admit::ADMISSIONS, batch::BATCHES, limit::LIMITS, order::ORDERS, victim::VICTIMS};
 
     #[test]
     fn every_policy_carries_the_name_in_its_table() {
@@ -55,6 +55,9 @@ mod tests {
             assert_eq!((policy.build)().name(), policy.name);
         }
         for policy in BATCHES {
+            assert_eq!((policy.build)().name(), policy.name);
+        }
+        for policy in LIMITS {
             assert_eq!((policy.build)().name(), policy.name);
         }
         for policy in VICTIMS {

@@ -116,11 +116,11 @@ impl Driver {
             if !kind.is_terminal() {
                 continue;
             }
-            // Called off while the service works at it: an aborted call lets go of its slot at once.
+            // Cancelled while the service works at it: an aborted call lets go of its slot at once.
             if let Some(handle) = self.sent.remove(&request) {
                 handle.abort();
                 let cause = Arc::from("aborted");
-                let outcome = Outcome::Failed { cause };
+                let outcome = Outcome::Ignored { cause };
                 self.dispatcher
                     .done(time_since(self.origin), request, outcome);
                 self.send_next();

@@ -13,9 +13,10 @@ use std::time::Duration;
 
 use examples_support::{Table, ms, percentile, request, show};
 use serve_core::{Class, EventKind, Request, Span, Time};
+use serve_sched::Dispatcher;
 use serve_sched::admit::QueueCap;
+use serve_sched::limit::{Fixed, Gradient};
 use serve_sched::order::{Fifo, Order, StrictTiers};
-use serve_sched::{Concurrency, Dispatcher, Gradient, GradientSettings};
 use tokio::task::JoinSet;
 use tokio::time::sleep_until;
 
@@ -51,25 +52,23 @@ struct Line {
 async fn run() -> Result<Vec<Line>, Box<dyn Error>> {
     let cap = QueueCap::default().with_class(FREE, 12);
     let tiers = || -> Box<dyn Order> { Box::new(StrictTiers) };
-    let everything = Concurrency::Fixed(u32::MAX);
-    let adaptive = Concurrency::Adaptive(Gradient::new(GradientSettings::default())?);
-    let slots = Concurrency::Fixed(SLOTS);
+    let slots = || Box::new(Fixed::new(SLOTS));
     let fronts = [
         (
             "sent at once",
-            Dispatcher::new(Vec::new(), Box::new(Fifo), everything),
+            Dispatcher::new(Vec::new(), Box::new(Fifo), Box::new(Fixed::new(u32::MAX))),
         ),
         (
             "4 slots, paid first",
-            Dispatcher::new(Vec::new(), tiers(), slots.clone()),
+            Dispatcher::new(Vec::new(), tiers(), slots()),
         ),
         (
             "+ 12 of free may wait",
-            Dispatcher::new(vec![Box::new(cap)], tiers(), slots),
+            Dispatcher::new(vec![Box::new(cap)], tiers(), slots()),
         ),
         (
             "adaptive, paid first",
-            Dispatcher::new(Vec::new(), tiers(), adaptive),
+            Dispatcher::new(Vec::new(), tiers(), Box::new(Gradient::default())),
         ),
     ];
     // Each has a service of its own, so they can run side by side.

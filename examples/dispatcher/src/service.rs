@@ -38,7 +38,7 @@ impl Service {
         let slot = self.slots.acquire().await;
         sleep(TOKEN * request.output_tokens_max()).await;
         drop(slot);
-        Outcome::Finished {
+        Outcome::Answered {
             reason: FinishReason::Length,
             usage: Usage {
                 prompt_tokens: request.prompt_tokens(),

@@ -57,12 +57,7 @@ mod tests {
 
     #[test]
     fn the_charts_in_the_documentation_are_those_that_are_drawn() {
-        for name in [
-            "fifo",
-            "latency-budget",
-            "adaptive-concurrency",
-            "prefix-cache",
-        ] {
+        for name in ["fifo", "latency-budget", "gradient", "prefix-cache"] {
             let kept = fs::read_to_string(folder().join(format!("{name}.svg"))).unwrap();
             assert!(
                 draw(name).unwrap() == kept,

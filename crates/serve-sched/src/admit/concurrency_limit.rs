@@ -1,7 +1,7 @@
 //! Nobody waits: a request is taken while there is a slot for it and refused when there is none.
 //!
-//! Rule: refuse when `running + waiting >= slots`, of which those that memory keeps empty are none. In front of a [`Dispatcher`](crate::Dispatcher)
-//! whose slots are [adaptive](crate::Concurrency::Adaptive) this is load shedding by measured
+//! Rule: refuse when `running + waiting >= slots`, of which those that memory keeps empty are none. In front
+//! of a [`Dispatcher`](crate::Dispatcher) whose slots are [adaptive](crate::limit) this is load shedding by measured
 //! latency: the number of requests in flight follows what the engine can do, and the rest is told at
 //! once. Right where a client has somewhere else to go, such as another replica; otherwise a short
 //! queue rides out a burst better.

@@ -1,8 +1,8 @@
 //! Admission and the waiting queue: enough to stand in front of any engine, whether it is driven one
 //! step or one request at a time.
 //!
-//! Inputs: [`Gate::submit`], [`Gate::take`], [`Gate::put_back`], [`Gate::ended`],
-//! [`Gate::cancel`], [`Gate::next_due`], [`Gate::next_displaced`]. Readings: [`Gate::head`], [`Gate::len`],
+//! Inputs: [`Gate::submit`], [`Gate::take`], [`Gate::put_back`], [`Gate::put_back_until`],
+//! [`Gate::ended`], [`Gate::cancel`], [`Gate::next_due`], [`Gate::next_displaced`]. Readings: [`Gate::head`], [`Gate::len`],
 //! [`Gate::next_timeout`], [`Gate::load`]. The gate sends no events; who takes a request answers
 //! for it.
 
@@ -204,7 +204,8 @@ impl Gate {
             since: now,
             preemptions: 0,
         };
-        self.enter(now, arrived, predicted.unwrap_or_default());
+        let entry = self.begin_waiting(now, arrived, predicted.unwrap_or_default());
+        self.queue.insert(entry, &mut *self.order, now);
         let waiting = self.len();
         self.journal.write(now, id, || Decision::Admitted {
             class,
@@ -252,12 +253,21 @@ impl Gate {
     }
 
     /// Lets a running request wait again, in the place that it had, ahead of all that arrived after
-    /// it and rank the same. It has been admitted, so no admission policy is asked.
-    pub fn put_back(&mut self, now: Time, mut taken: Taken) {
-        self.started.remove(taken.request.id(), None);
-        // It has begun, and so its order has charged it and it is displaced by nobody.
-        taken.preemptions = taken.preemptions.max(1);
-        self.enter(now, taken, Span::ZERO);
+    /// it and rank the same. It has been admitted, so no admission policy is asked. It counts as a
+    /// preemption: what `taken` says of those is how often it had been before.
+    pub fn put_back(&mut self, now: Time, taken: Taken) {
+        let entry = self.wait_again(now, taken);
+        self.queue.insert(entry, &mut *self.order, now);
+    }
+
+    /// Like [`put_back`](Self::put_back), but it is not next before `until`. It waits all the while:
+    /// its deadline holds, it can be cancelled, and admission counts it.
+    pub fn put_back_until(&mut self, now: Time, taken: Taken, until: Time) {
+        let entry = self.wait_again(now, taken);
+        match until > now {
+            true => self.queue.insert_held(entry, until),
+            false => self.queue.insert(entry, &mut *self.order, now),
+        }
     }
 
     /// An admitted request has ended, however it did. To be said once of each, whether it ran, was
@@ -497,10 +507,13 @@ impl Gate {
         self.queue.is_stable()
     }
 
-    /// The next request in the order, whether or not its time to wait is over.
+    /// The next request in the order, whether or not its time to wait is over; if all are held, the one
+    /// that has waited longest.
     pub(crate) fn next_id(&mut self, now: Time) -> Option<RequestId> {
-        let slot = self.queue.head(&*self.order, now)?;
-        Some(self.queue.get(slot).request.id())
+        let slot = self.queue.head(&*self.order, now);
+        let next = slot.map(|slot| self.queue.get(slot));
+        let next = next.or_else(|| self.queue.oldest());
+        next.map(|entry| entry.request.id())
     }
 
     /// Records a refusal and hands it back.
@@ -587,7 +600,14 @@ impl Gate {
         (!self.queue.get(slot).is_overdue(now)).then_some(slot)
     }
 
-    fn enter(&mut self, now: Time, taken: Taken, predicted: Span) {
+    fn wait_again(&mut self, now: Time, mut taken: Taken) -> Entry {
+        taken.preemptions = taken.preemptions.saturating_add(1);
+        self.started.remove(taken.request.id(), None);
+        self.begin_waiting(now, taken, Span::ZERO)
+    }
+
+    /// Counts a request among those that wait. It is for the caller to put it into the queue.
+    fn begin_waiting(&mut self, now: Time, taken: Taken, predicted: Span) -> Entry {
         let demand = self.demand_of(&taken.request, Unseen::Long);
         let entry = Entry::new(taken, now, demand, predicted);
         self.order.arrived(&entry.view(), now);
@@ -596,7 +616,7 @@ impl Gate {
             self.by_class.resize(rank + 1, 0);
         }
         self.by_class[rank] += 1;
-        self.queue.insert(entry, &mut *self.order, now);
+        entry
     }
 
     fn remove(&mut self, now: Time, slot: usize, started: bool) -> Entry {

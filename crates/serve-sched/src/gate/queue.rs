@@ -31,6 +31,8 @@ pub(super) struct Entry {
     key: u64,
     /// When to ask for its place again; never is [`Time::MAX`].
     again: Time,
+    /// Stands in no lane before then.
+    held: bool,
 }
 
 /// Neighbours in the list by the time at which waiting began. Kept apart from the entries, in a
@@ -76,6 +78,7 @@ impl Entry {
             leaf: 0,
             key: 0,
             again: Time::MAX,
+            held: false,
         }
     }
 
@@ -154,13 +157,35 @@ impl Queue {
         &self.entries[slot]
     }
 
+    /// The one that has waited longest.
+    pub(super) fn oldest(&self) -> Option<&Entry> {
+        self.entries.get(self.oldest as usize)
+    }
+
     /// Since when the longest-waiting request waits.
     pub(super) fn oldest_since(&self) -> Option<Time> {
-        let oldest = self.entries.get(self.oldest as usize);
-        oldest.map(|entry| entry.since)
+        self.oldest().map(|entry| entry.since)
     }
 
     pub(super) fn insert(&mut self, entry: Entry, order: &mut dyn Order, now: Time) {
+        let slot = self.insert_apart(entry);
+        let place = order.place(&self.entries[slot].view(), now);
+        self.enter(slot, place, order);
+    }
+
+    /// Like [`insert`](Self::insert), but it is not next before `until`.
+    pub(super) fn insert_held(&mut self, entry: Entry, until: Time) {
+        let sequence = entry.sequence;
+        let slot = self.insert_apart(entry);
+        let entry = &mut self.entries[slot];
+        (entry.held, entry.again) = (true, until);
+        if until < Time::MAX {
+            self.timers.insert((until, false, sequence), slot);
+        }
+    }
+
+    /// Everything but a place in a lane.
+    fn insert_apart(&mut self, entry: Entry) -> usize {
         let (id, expires, sequence) = (entry.request.id(), entry.expires(), entry.sequence);
         let slot = self.entries.insert(entry);
         self.ids.insert(id, slot);
@@ -168,8 +193,7 @@ impl Queue {
             self.timers.insert((expires, true, sequence), slot);
         }
         self.link_newest(slot);
-        let place = order.place(&self.entries[slot].view(), now);
-        self.enter(slot, place, order);
+        slot
     }
 
     pub(super) fn remove(&mut self, slot: usize) -> Entry {
@@ -183,20 +207,24 @@ impl Queue {
         entry
     }
 
-    /// Asks the policy again where a request stands. Returns the place if it is another one.
+    /// Asks the policy again where a request stands. Returns the place if it is another one; one that
+    /// was held has had none.
     pub(super) fn place_again(
         &mut self,
         slot: usize,
         order: &mut dyn Order,
         now: Time,
     ) -> Option<Place> {
-        let before = self.stands(slot);
+        let held = self.entries[slot].held;
+        let before = (!held).then(|| self.stands(slot));
         let mut place = order.place(&self.entries[slot].view(), now);
         // A policy that asks for a time that is not in the future would be asked for ever.
         place.again = place.again.filter(|&again| again > now);
         self.leave(slot);
         self.enter(slot, place, order);
-        (self.stands(slot) != before).then_some(place)
+        before
+            .is_some_and(|before| self.stands(slot) != before)
+            .then_some(place)
     }
 
     /// The request that is next.
@@ -226,7 +254,7 @@ impl Queue {
 
     fn enter(&mut self, slot: usize, place: Place, order: &dyn Order) {
         let entry = &mut self.entries[slot];
-        entry.key = place.key;
+        (entry.key, entry.held) = (place.key, false);
         entry.again = place.again.unwrap_or(Time::MAX);
         if entry.again < Time::MAX {
             let timer = (entry.again, false, entry.sequence);
@@ -246,6 +274,9 @@ impl Queue {
         let entry = &self.entries[slot];
         if entry.again < Time::MAX {
             self.timers.remove(&(entry.again, false, entry.sequence));
+        }
+        if entry.held {
+            return;
         }
         let displaceable = entry.is_displaceable();
         self.tree

@@ -136,7 +136,8 @@ impl Scheduler {
             request: live.request.clone(),
             sequence: live.sequence,
             since: now,
-            preemptions: times,
+            // The gate counts this one when it is put back.
+            preemptions: times - 1,
         };
         if let Some(deadline) = taken.request.deadline() {
             self.deadlines.remove(&(deadline, slot));

@@ -1,14 +1,22 @@
-//! The scheduler in virtual time: millions of requests in seconds, on the code that serves.
+//! The scheduler and the dispatcher in virtual time: millions of requests in seconds, on the code that
+//! serves.
 //!
 //! A [`Simulation`] owns the time. It gives the scheduler the inputs of a [`Workload`] at their
 //! times, also in the middle of a step, has a backend run each plan, and lets the time go on by
 //! what the backend says the step took. Steps that decide nothing are jumped over where the backend
-//! can [price](serve_core::Backend::price) them; the result is the same as without jumping.
+//! can [price](serve_core::Backend::price) them; the result is the same as without jumping. A
+//! [`DispatcherSimulation`] does the same for a dispatcher, in front of an [`EngineModel`].
 
+mod dispatch;
 mod row;
+mod slots;
+mod stepped;
 mod workload;
 
+pub use dispatch::{DispatcherSimulation, EngineModel, Reply};
 pub use row::{Row, Terminal};
+pub use slots::{Behaviour, SlotEngine, Slots};
+pub use stepped::SteppedEngine;
 pub use workload::{Arrivals, ClosedLoop, Input, Poisson, Script, Workload};
 
 use std::sync::Arc;

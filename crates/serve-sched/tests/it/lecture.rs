@@ -3,11 +3,10 @@
 
 use serve_core::{FinishReason, Limit, Refusal, Request, RequestId, Span, Time, TokenId, Usage};
 use serve_sched::admit::{Admit, DeadlinePrediction, QueueCap};
+use serve_sched::limit::Fixed;
 use serve_sched::order::Fifo;
 use serve_sched::sim::{Report, Row};
-use serve_sched::{
-    Concurrency, Dispatcher, FailedAttempt, Outcome, Policies, RetryBudget, RetrySettings,
-};
+use serve_sched::{Dispatcher, FailedAttempt, Outcome, Policies, RetryBudget, RetrySettings};
 
 use crate::policies::{Spec, device, run};
 use crate::quoted::quoted;
@@ -17,7 +16,7 @@ fn request(id: u64, arrival: Time) -> Request {
 }
 
 fn finished() -> Outcome {
-    Outcome::Finished {
+    Outcome::Answered {
         reason: FinishReason::Length,
         usage: Usage::default(),
     }
@@ -62,7 +61,7 @@ fn eight_slots_and_sixteen_places_take_twenty_four_of_sixty_four() {
 fn the_dispatcher_takes_twenty_four_however_it_is_driven() {
     for at_once in [true, false] {
         let admit: Vec<Box<dyn Admit>> = vec![Box::new(QueueCap::new(16))];
-        let mut dispatcher = Dispatcher::new(admit, Box::new(Fifo), Concurrency::Fixed(8));
+        let mut dispatcher = Dispatcher::new(admit, Box::new(Fifo), Box::new(Fixed::new(8)));
         let (mut taken, mut sent) = (0, 0);
         for id in 0..64 {
             let request = request(id, Time::ZERO);
@@ -96,7 +95,7 @@ fn a_longer_queue_serves_nobody_more_in_time() {
 #[test]
 fn a_five_second_budget_is_missed_by_half_a_second() {
     let admit: Vec<Box<dyn Admit>> = vec![Box::new(DeadlinePrediction::default())];
-    let mut dispatcher = Dispatcher::new(admit, Box::new(Fifo), Concurrency::Fixed(1));
+    let mut dispatcher = Dispatcher::new(admit, Box::new(Fifo), Box::new(Fixed::new(1)));
     let at = Time::from_millis;
     // One request tells how long they take. Then one has run for 0.3 s and two wait behind it.
     for id in 0..4 {

@@ -9,6 +9,7 @@ mod engine;
 mod field_bugs;
 mod jump;
 mod lecture;
+mod limits;
 mod model;
 mod orders;
 mod outside;

@@ -4,17 +4,20 @@
 //! What happens inside the engine is its own business. The dispatcher decides who is sent to it and
 //! when, and sees to it that every request is answered exactly once.
 
+mod hearing;
+mod outcome;
+
+pub use outcome::Outcome;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use serve_core::{
-    CancelReason, Event, EventKind, FinishReason, Limit, Refusal, Request, RequestId, Time, Usage,
-};
+use serve_core::{CancelReason, Event, EventKind, Limit, Refusal, Request, RequestId, Time, Usage};
 
 use crate::admit::{Admit, Cause, Ended};
-use crate::concurrency::Concurrency;
-use crate::gate::Gate;
+use crate::gate::{Gate, Taken};
 use crate::journal::{Decision, Sink};
+use crate::limit::Concurrency;
 use crate::order::{Order, Served};
 use crate::pace::Pace;
 use crate::scheduler::Counters;
@@ -33,12 +36,17 @@ use crate::scheduler::Counters;
 /// at once; the driver aborts the engine's work on it and calls [`done`](Self::done) when the engine
 /// has let go. Until then the slot is taken: a timeout does not take work out of an engine.
 ///
+/// An engine that refuses a request (429, 503) can have it [put back](Outcome::PutBack): it waits
+/// again, in its old place, for as long as the engine said. Nothing else is sent to that engine
+/// either until then, unless a request leaves it and so makes room.
+///
 /// ```
 /// use serve_core::{FinishReason, Request, RequestId, Time, TokenId, Usage};
 /// use serve_sched::order::Fifo;
-/// use serve_sched::{Concurrency, Dispatcher, Outcome};
+/// use serve_sched::limit::Fixed;
+/// use serve_sched::{Dispatcher, Outcome};
 ///
-/// let mut dispatcher = Dispatcher::new(Vec::new(), Box::new(Fifo), Concurrency::Fixed(1));
+/// let mut dispatcher = Dispatcher::new(Vec::new(), Box::new(Fifo), Box::new(Fixed::new(1)));
 /// for id in 1..=2 {
 ///     let prompt = vec![TokenId::new(7); 4];
 ///     dispatcher.submit(Time::ZERO, Request::new(RequestId::new(id), Time::ZERO, prompt, 3)?)?;
@@ -48,15 +56,18 @@ use crate::scheduler::Counters;
 ///
 /// // .. the engine answers ..
 /// let usage = Usage { prompt_tokens: 4, output_tokens: 3, ..Usage::default() };
-/// let outcome = Outcome::Finished { reason: FinishReason::Length, usage };
+/// let outcome = Outcome::Answered { reason: FinishReason::Length, usage };
 /// dispatcher.done(Time::from_millis(80), sent.id(), outcome);
 /// assert!(dispatcher.next(Time::from_millis(80)).is_some());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Dispatcher {
     gate: Gate,
-    concurrency: Concurrency,
+    limit: Box<dyn Concurrency>,
+    put_backs_max: u32,
     sent: BTreeMap<RequestId, Sent>,
+    /// When those were first sent that wait again.
+    put_back: BTreeMap<RequestId, Time>,
     deadlines: BTreeSet<(Time, RequestId)>,
     events: VecDeque<Event>,
     counters: Counters,
@@ -64,30 +75,20 @@ pub struct Dispatcher {
     now: Time,
     /// Since when the engine has been busy, or the last request ended.
     busy_since: Time,
+    /// Until when nothing is sent.
+    paused_until: Option<Time>,
+    /// Requests that have left the engine since the last one that was answered.
+    unanswered: u32,
 }
 
-/// What came of a request that was sent.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// The engine answered it to the end.
-    Finished {
-        /// Why the generation ended.
-        reason: FinishReason,
-        /// What it used.
-        usage: Usage,
-    },
-    /// The engine did not.
-    Failed {
-        /// Its own words.
-        cause: Arc<str>,
-    },
-}
+/// How often a request is put back, if nothing else is asked for.
+const PUT_BACKS_MAX: u32 = 5;
 
 /// A reading of a dispatcher. At every instant
 /// `arrived = finished + refused + cancelled + failed + waiting + running`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DispatcherStats {
-    /// Requests in the queue.
+    /// Requests in the queue, those put back included.
     pub waiting: u32,
     /// Requests sent and not answered.
     pub running: u32,
@@ -102,31 +103,44 @@ pub struct DispatcherStats {
 /// A request that is with the engine.
 #[derive(Debug)]
 struct Sent {
-    request: Arc<Request>,
+    taken: Taken,
     at: Time,
+    first_token: Option<Time>,
     output_tokens: u32,
     /// Why its client has been answered already.
     answered: Option<CancelReason>,
 }
 
 impl Dispatcher {
-    /// A dispatcher that sends up to `concurrency` requests at once, in the order of `order`.
+    /// A dispatcher that sends as many requests at once as `limit` says, in the order of `order`.
     pub fn new(
         admit: Vec<Box<dyn Admit>>,
         order: Box<dyn Order>,
-        concurrency: Concurrency,
+        limit: Box<dyn Concurrency>,
     ) -> Self {
         Self {
-            gate: Gate::new(admit, order, concurrency.limit()),
-            concurrency,
+            gate: Gate::new(admit, order, limit.limit().max(1)),
+            limit,
+            put_backs_max: PUT_BACKS_MAX,
             sent: BTreeMap::new(),
+            put_back: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             events: VecDeque::new(),
             counters: Counters::default(),
             aborting: 0,
             now: Time::ZERO,
             busy_since: Time::ZERO,
+            paused_until: None,
+            unanswered: 0,
         }
+    }
+
+    /// Lets a request be [put back](Outcome::PutBack) up to `times` times, instead of 5; the next time
+    /// it fails.
+    #[must_use]
+    pub fn with_put_backs_max(mut self, times: u32) -> Self {
+        self.put_backs_max = times;
+        self
     }
 
     /// Takes a request into the queue. O(log n) in the requests that wait.
@@ -155,99 +169,72 @@ impl Dispatcher {
     pub fn next(&mut self, now: Time) -> Option<Arc<Request>> {
         self.handle_timeout(now);
         let now = self.now;
-        if self.in_flight() >= self.concurrency.limit() {
+        if self.in_flight() >= self.limit() || self.is_paused(now) {
             return None;
         }
         let taken = self.gate.take(now)?;
         if self.sent.is_empty() {
             self.busy_since = now;
         }
-        let request = taken.request;
+        let (request, waited) = (Arc::clone(&taken.request), now.since(taken.since));
+        let (id, first) = (request.id(), taken.preemptions == 0);
         if let Some(deadline) = request.deadline() {
-            self.deadlines.insert((deadline, request.id()));
+            self.deadlines.insert((deadline, id));
         }
         let sent = Sent {
-            request: Arc::clone(&request),
+            taken,
             at: now,
+            first_token: None,
             output_tokens: 0,
             answered: None,
         };
-        self.sent.insert(request.id(), sent);
-        let (running, slots) = (self.in_flight(), self.concurrency.limit());
-        self.gate
-            .journal()
-            .write(now, request.id(), || Decision::Sent {
-                waited: now.since(taken.since),
-                running,
-                slots,
-            });
-        self.emit(request.id(), EventKind::Started);
+        self.sent.insert(id, sent);
+        let (running, slots) = (self.in_flight(), self.limit());
+        self.gate.journal().write(now, id, || Decision::Sent {
+            waited,
+            running,
+            slots,
+        });
+        if first {
+            self.emit(id, EventKind::Started);
+        }
         Some(request)
     }
 
-    /// Tokens have come back of a request that was sent. Needed only where an order or a terminal
-    /// event is to know of them before the end; [`done`](Self::done) counts the rest.
-    pub fn served(&mut self, id: RequestId, output_tokens: u32) {
+    /// Tokens have come back of a request that was sent. Needed only where an order, a terminal event
+    /// or a limit is to know of them before the end; [`done`](Self::done) counts the rest.
+    pub fn served(&mut self, now: Time, id: RequestId, output_tokens: u32) {
+        let now = self.advance(now);
         if let Some(sent) = self.sent.get_mut(&id) {
             sent.output_tokens = sent.output_tokens.saturating_add(output_tokens);
+            sent.first_token = sent.first_token.or(Some(now));
             let served = Served {
                 prompt_tokens: 0,
                 output_tokens,
             };
-            self.gate.served(&sent.request, served);
+            self.gate.served(&sent.taken.request, served);
         }
     }
 
-    /// The engine is done with a request: its slot is free. Sends the terminal event unless the
-    /// request was called off before. False if no such request is with the engine.
+    /// The engine is done with a request: its slot is free. The request ends, unless it was cancelled
+    /// before or is put back. False if no such request is with the engine.
     pub fn done(&mut self, now: Time, id: RequestId, outcome: Outcome) -> bool {
         let now = self.advance(now);
-        let in_flight = self.in_flight();
-        let Some(sent) = self.sent.remove(&id) else {
+        let Some(sent) = self.sent.get(&id) else {
             return false;
         };
-        let took = now.since(sent.at);
-        let finished = matches!(outcome, Outcome::Finished { .. }) && sent.answered.is_none();
-        let used = match &outcome {
-            Outcome::Finished { usage, .. } => *usage,
-            Outcome::Failed { .. } => usage(&sent.request, sent.output_tokens),
-        };
-        let cause = match (sent.answered, &outcome) {
-            (Some(reason), _) => Cause::Cancelled(reason),
-            (None, Outcome::Finished { .. }) => Cause::Finished,
-            (None, Outcome::Failed { .. }) => Cause::Failed,
+        let late = sent.taken.request.deadline();
+        if late.is_some_and(|at| at <= now) && outcome.cause().is_some() {
+            self.cancel_sent(id, CancelReason::Deadline);
+        }
+        let Some(sent) = self.left(id, &outcome) else {
+            return false;
         };
         match &outcome {
-            Outcome::Finished { usage, .. } => {
-                let rest = usage.output_tokens.saturating_sub(sent.output_tokens);
-                let served = Served {
-                    prompt_tokens: usage.prompt_tokens.saturating_sub(usage.cached_tokens),
-                    output_tokens: rest,
-                };
-                self.gate.served(&sent.request, served);
-                if finished {
-                    self.concurrency.ended(took, usage.output_tokens, in_flight);
-                }
+            Outcome::PutBack { cause, .. } if self.may_be_put_back(&sent) => {
+                self.wait_again(sent, &outcome, cause);
             }
-            Outcome::Failed { .. } if sent.answered.is_none() => self.concurrency.failed(),
-            Outcome::Failed { .. } => {}
-        }
-        self.gate.set_slots(self.concurrency.limit());
-        let busy = now.since(self.busy_since);
-        self.gate.pace_mut().finished(u32::from(finished), busy);
-        self.busy_since = now;
-        let ended = Ended {
-            request: &sent.request,
-            cause,
-            usage: used,
-            ran: Some(took),
-        };
-        self.gate.ended(now, &ended);
-        if sent.answered.is_some() {
-            self.aborting -= 1;
-        } else {
-            self.forget_deadline(&sent.request);
-            self.answer_outcome(id, &sent, outcome);
+            _ => self.end_sent(id, &sent, outcome),
         }
         true
     }
@@ -267,6 +254,7 @@ impl Dispatcher {
     /// changed. [`next`](Self::next) does it too.
     pub fn handle_timeout(&mut self, now: Time) {
         let now = self.advance(now);
+        self.paused_until = self.paused_until.filter(|&until| now < until);
         while let Some((request, reason)) = self.gate.next_due(now) {
             self.end_waiting(&request, reason);
         }
@@ -314,10 +302,11 @@ impl Dispatcher {
     }
 
     /// When the dispatcher wants [`handle_timeout`](Self::handle_timeout) without any other input: a
-    /// deadline, or a promotion in the queue.
+    /// deadline, a promotion in the queue, or the end of a time for which an engine wanted nothing.
     pub fn next_timeout(&self) -> Option<Time> {
         let deadline = self.deadlines.first().map(|&(deadline, _)| deadline);
-        [self.gate.next_timeout(), deadline]
+        let paused = self.paused_until.filter(|_| !self.gate.is_empty());
+        [self.gate.next_timeout(), deadline, paused]
             .into_iter()
             .flatten()
             .min()
@@ -329,7 +318,7 @@ impl Dispatcher {
             waiting: self.gate.len(),
             running: self.running(),
             aborting: self.aborting,
-            limit: self.concurrency.limit(),
+            limit: self.limit(),
             counters: self.counters,
         }
     }
@@ -354,6 +343,11 @@ impl Dispatcher {
         self.now
     }
 
+    /// Requests that may be with the engine.
+    fn limit(&self) -> u32 {
+        self.limit.limit().max(1)
+    }
+
     /// Slots that are taken.
     fn in_flight(&self) -> u32 {
         self.sent.len() as u32
@@ -364,19 +358,100 @@ impl Dispatcher {
     }
 
     fn cancel_sent(&mut self, id: RequestId, reason: CancelReason) -> bool {
-        let Some(sent) = self
-            .sent
-            .get_mut(&id)
-            .filter(|sent| sent.answered.is_none())
-        else {
+        let Some(mut sent) = self.sent.remove(&id) else {
             return false;
         };
-        sent.answered = Some(reason);
-        let (request, output_tokens) = (Arc::clone(&sent.request), sent.output_tokens);
-        self.aborting += 1;
-        self.forget_deadline(&request);
-        self.answer_cancelled(&request, output_tokens, reason);
-        true
+        let live = sent.answered.is_none();
+        if live {
+            sent.answered = Some(reason);
+            self.aborting += 1;
+            let request = Arc::clone(&sent.taken.request);
+            self.forget_deadline(&request);
+            self.answer_cancelled(&request, sent.output_tokens, reason);
+        }
+        self.sent.insert(id, sent);
+        if live && is_deadline(reason) {
+            self.hear_deadline(id);
+        }
+        live
+    }
+
+    /// Takes a request from the engine and tells the limit.
+    fn left(&mut self, id: RequestId, outcome: &Outcome) -> Option<Sent> {
+        let sent = self.sent.get(&id)?;
+        let before = sent.taken.preemptions;
+        let (signal, answered) = (outcome.signal(sent.answered), sent.answered);
+        let output_tokens = match outcome {
+            Outcome::Answered { usage, .. } => usage.output_tokens,
+            _ => sent.output_tokens,
+        };
+        // Of a deadline the limit has heard when it passed.
+        if !answered.is_some_and(is_deadline) {
+            self.hear(id, output_tokens, signal);
+        }
+        self.pause(outcome.pause(before));
+        let sent = self.sent.remove(&id)?;
+        self.forget_deadline(&sent.taken.request);
+        Some(sent)
+    }
+
+    fn may_be_put_back(&self, sent: &Sent) -> bool {
+        let begun = sent.output_tokens > 0;
+        sent.answered.is_none() && !begun && sent.taken.preemptions < self.put_backs_max
+    }
+
+    fn wait_again(&mut self, sent: Sent, outcome: &Outcome, cause: &Arc<str>) {
+        let (now, id) = (self.now, sent.taken.request.id());
+        let before = sent.taken.preemptions;
+        let until = now + outcome.pause(before).unwrap_or_default();
+        self.counters.preempted += 1;
+        self.put_back.entry(id).or_insert(sent.at);
+        self.engine_worked(false);
+        self.gate.journal().write(now, id, || Decision::PutBack {
+            cause: Arc::clone(cause),
+            times: before + 1,
+            until,
+        });
+        self.gate.put_back_until(now, sent.taken, until);
+    }
+
+    fn end_sent(&mut self, id: RequestId, sent: &Sent, outcome: Outcome) {
+        let request = Arc::clone(&sent.taken.request);
+        let mut used = usage(&request, sent.output_tokens);
+        if let Outcome::Answered { usage, .. } = &outcome {
+            used = *usage;
+            let served = Served {
+                prompt_tokens: usage.prompt_tokens.saturating_sub(usage.cached_tokens),
+                output_tokens: usage.output_tokens.saturating_sub(sent.output_tokens),
+            };
+            self.gate.served(&request, served);
+        }
+        let cause = match (sent.answered, &outcome) {
+            (Some(reason), _) => Cause::Cancelled(reason),
+            (None, Outcome::Answered { .. }) => Cause::Finished,
+            (None, _) => Cause::Failed,
+        };
+        self.engine_worked(cause == Cause::Finished);
+        self.put_back.remove(&id);
+        let ended = Ended {
+            request: &request,
+            cause,
+            usage: used,
+            ran: Some(self.now.since(sent.at)),
+        };
+        self.gate.ended(self.now, &ended);
+        if sent.answered.is_some() {
+            self.aborting -= 1;
+        } else {
+            self.answer_outcome(id, used, outcome);
+        }
+    }
+
+    /// The engine has worked since a request last left it, and perhaps finished one.
+    fn engine_worked(&mut self, finished: bool) {
+        let busy = self.now.since(self.busy_since);
+        self.gate.pace_mut().finished(u32::from(finished), busy);
+        self.busy_since = self.now;
     }
 
     fn forget_deadline(&mut self, request: &Request) {
@@ -385,24 +460,25 @@ impl Dispatcher {
         }
     }
 
-    fn answer_outcome(&mut self, id: RequestId, sent: &Sent, outcome: Outcome) {
+    fn answer_outcome(&mut self, id: RequestId, usage: Usage, outcome: Outcome) {
+        let output_tokens = usage.output_tokens;
         let (decision, kind) = match outcome {
-            Outcome::Finished { reason, usage } => {
+            Outcome::Answered { reason, .. } => {
                 self.counters.finished += 1;
-                self.counters.output_tokens += u64::from(usage.output_tokens);
-                let output_tokens = usage.output_tokens;
+                self.counters.output_tokens += u64::from(output_tokens);
                 let decision = Decision::Finished {
                     reason,
                     output_tokens,
                 };
                 (decision, EventKind::Finished { reason, usage })
             }
-            Outcome::Failed { cause } => {
+            Outcome::Ignored { cause }
+            | Outcome::Overloaded { cause, .. }
+            | Outcome::PutBack { cause, .. } => {
                 self.counters.failed += 1;
-                let usage = usage(&sent.request, sent.output_tokens);
                 let decision = Decision::Failed {
                     cause: Arc::clone(&cause),
-                    output_tokens: sent.output_tokens,
+                    output_tokens,
                 };
                 (decision, EventKind::Failed { cause, usage })
             }
@@ -411,13 +487,14 @@ impl Dispatcher {
         self.emit(id, kind);
     }
 
-    /// Ends a request that has left the queue without being sent.
+    /// Ends a request that waits: one that was never sent, or one that was put back.
     fn end_waiting(&mut self, request: &Request, reason: CancelReason) {
+        let first_sent = self.put_back.remove(&request.id());
         let ended = Ended {
             request,
             cause: Cause::Cancelled(reason),
             usage: usage(request, 0),
-            ran: None,
+            ran: first_sent.map(|at| self.now.since(at)),
         };
         self.gate.ended(self.now, &ended);
         self.answer_cancelled(request, 0, reason);
@@ -462,4 +539,12 @@ fn usage(request: &Request, output_tokens: u32) -> Usage {
         output_tokens,
         ..Usage::default()
     }
+}
+
+/// Whether it was the time that ran out.
+fn is_deadline(reason: CancelReason) -> bool {
+    matches!(
+        reason,
+        CancelReason::Deadline | CancelReason::DeadlineUnreachable
+    )
 }
