@@ -13,6 +13,7 @@ use crate::admit::{
     TokenBacklog, TokenBucket,
 };
 use crate::batch::{BATCHES, Batch, Static, Window};
+use crate::budget::FirstCome;
 use crate::config::Policies;
 use crate::kv::KvSettings;
 use crate::named::{UnknownPolicy, by_name};
@@ -130,6 +131,7 @@ impl Settings {
             admit: self.admission(),
             order: self.order()?,
             batch: self.batch()?,
+            budget: Box::new(FirstCome),
             victim: by_name(VICTIMS, &self.victim)?,
             preemption: self.preemption,
             kv: self.kv,

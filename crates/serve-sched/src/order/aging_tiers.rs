@@ -59,26 +59,27 @@ impl Order for AgingTiers {
     fn place(&mut self, waiting: &Waiting<'_>, now: Time) -> Place {
         let arrival = waiting.request.arrival();
         let tier = Place::in_lane(tier(waiting.request));
-        if self.age_after.is_zero() {
-            return tier;
-        }
-        let ages_at = arrival + self.age_after;
-        if now < ages_at {
-            return tier.until(ages_at);
-        }
-        Place {
-            lane: STARVING,
-            key: arrival.as_nanos(),
-            again: None,
+        match self.ages_at(waiting.request) {
+            None => tier,
+            Some(ages_at) if now < ages_at => tier.until(ages_at),
+            Some(_) => Place {
+                lane: STARVING,
+                key: arrival.as_nanos(),
+                again: None,
+            },
         }
     }
 
     fn lane_on_arrival(&self, request: &Request, now: Time) -> Option<u32> {
-        let aged = !self.age_after.is_zero() && now >= request.arrival() + self.age_after;
+        let aged = self.ages_at(request).is_some_and(|ages_at| now >= ages_at);
         Some(match aged {
             true => STARVING,
             false => tier(request),
         })
+    }
+
+    fn ages_at(&self, request: &Request) -> Option<Time> {
+        (!self.age_after.is_zero()).then(|| request.arrival() + self.age_after)
     }
 }
 

@@ -34,16 +34,19 @@ impl Scheduler {
             return;
         }
         self.flight.step = None;
-        self.flight.releases.clear();
+        for id in self.flight.releases.drain(..) {
+            self.parting.remove(id);
+        }
         let segments = std::mem::take(&mut self.flight.segments);
         let finished_before = self.counters.finished;
-        let (mut prefill_tokens, mut output_tokens) = (0, 0);
+        let (mut prefill_tokens, mut output_tokens, mut decodes) = (0, 0, 0);
         // Mostly nobody asks, and then no token is looked up.
         let told = Some(&outcome.logprobs).filter(|told| !told.is_empty());
         let mut sampled = outcome.sampled.iter().enumerate().peekable();
         for segment in &segments {
             let tokens = segment.end - segment.start;
             prefill_tokens += if tokens > 1 { tokens } else { 0 };
+            decodes += u32::from(tokens == 1);
             let id = self.live[segment.slot].id;
             let token = match segment.sample {
                 true => sampled.next_if(|(_, sampled)| sampled.request == id),
@@ -64,6 +67,9 @@ impl Scheduler {
             let pace = self.gate.pace_mut();
             pace.stepped(prefill_tokens, output_tokens, outcome.elapsed);
             pace.finished(finished, outcome.elapsed);
+        }
+        if decodes > 0 {
+            self.step_cost.stepped(prefill_tokens, outcome.elapsed);
         }
         self.keep_flight_buffer(segments);
         self.sweep();

@@ -55,6 +55,7 @@ impl Scheduler {
         let pace = self.gate.pace_mut();
         pace.stepped(0, output_tokens, elapsed);
         pace.finished(0, elapsed);
+        self.step_cost.stepped(0, elapsed);
     }
 
     /// Books `steps` of the steady steps, the last of which ended at `now`.
@@ -131,6 +132,7 @@ impl Scheduler {
         }
         // As the next plan would: first those who run, then who waits. There are blocks enough.
         self.grow_running(now);
+        self.refresh_prompts(now);
         let Some(reason) = self.why_deferred(now) else {
             return false;
         };
