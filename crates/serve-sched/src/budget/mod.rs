@@ -6,17 +6,16 @@
 mod class_first;
 mod first_come;
 mod inter_token_target;
-mod step_cost;
 
 pub use class_first::ClassFirst;
 pub use first_come::FirstCome;
 pub use inter_token_target::InterTokenTarget;
-pub use step_cost::StepCost;
 
 use serve_core::{Request, Time};
 
 use crate::ConfigError;
 use crate::named::Named;
+pub use crate::step_cost::StepCost;
 
 /// Every budget policy with its default parameters, by the name that a binary's settings use.
 pub const BUDGETS: &[Named<dyn Budget>] = &[

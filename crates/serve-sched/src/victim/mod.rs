@@ -1,10 +1,14 @@
 //! Who yields when KV runs out, or when a higher class waits?
 
 mod least_progress_lost;
+mod most_freed_for_least_lost;
 mod newest_of_lowest_class;
+mod over_share_first;
 
 pub use least_progress_lost::LeastProgressLost;
+pub use most_freed_for_least_lost::MostFreedForLeastLost;
 pub use newest_of_lowest_class::NewestOfLowestClass;
+pub use over_share_first::OverShareFirst;
 
 use serve_core::Request;
 
@@ -19,6 +23,14 @@ pub const VICTIMS: &[Named<dyn Victim>] = &[
     Named {
         name: "least-progress-lost",
         build: || Box::new(LeastProgressLost),
+    },
+    Named {
+        name: "most-freed-for-least-lost",
+        build: || Box::new(MostFreedForLeastLost),
+    },
+    Named {
+        name: "over-share-first",
+        build: || Box::new(OverShareFirst::default()),
     },
 ];
 

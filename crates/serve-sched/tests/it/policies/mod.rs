@@ -2,10 +2,12 @@
 
 mod admit;
 mod bounds;
+mod budget;
 mod fairness;
 mod off;
 mod order;
 mod start_by;
+mod victim;
 
 use serve_core::mock::{CostModel, Mock, MockConfig};
 use serve_core::{Backend as _, Class, Limits, Request, RequestId, Span, TenantId, Time, TokenId};
