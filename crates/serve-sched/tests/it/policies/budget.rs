@@ -180,7 +180,7 @@ fn short_prompts_do_not_wait_for_a_long_one_of_their_class() {
     };
     let alone = short(&serve(Box::new(FirstCome), false));
     let first_come = serve(Box::new(FirstCome), true);
-    let capped = serve(Box::new(ClassFirst::default()), true);
+    let capped = serve(Box::<ClassFirst>::default(), true);
     assert!(short(&first_come) > 6.0);
     assert!(short(&capped) < 0.4, "{}", short(&capped));
     // What is left of the step goes to the long one.
@@ -230,7 +230,7 @@ fn side_by_side_costs_the_first_of_two_long_prompts() {
         first.iter().map(|first| first.as_secs_f64()).sum::<f64>() / 4.0
     };
     let one_by_one = serve(Box::new(FirstCome));
-    let side_by_side = serve(Box::new(ClassFirst::default()));
+    let side_by_side = serve(Box::<ClassFirst>::default());
     assert!(side_by_side > 1.3 * one_by_one);
     let said = format!(
         "Four prompts of 20,000 tokens that come together have their first tokens after {side_by_side:.2} s \
@@ -242,10 +242,11 @@ fn side_by_side_costs_the_first_of_two_long_prompts() {
 /// Eight conversations of 1,000 tokens each, and a prompt of 8,000 every two seconds.
 #[test]
 fn the_target_buys_steady_tokens_with_the_first_ones_of_long_prompts() {
+    type Make = fn() -> Box<dyn Budget>;
     let chats = || (0..8).map(|id| request(id, id * 10, 50, 1_000, 0));
     let long = (0..5).map(|n| request(100 + n, 1_000 + 2_000 * n, 8_000, 2, 0));
     let requests: Vec<_> = chats().chain(long).collect();
-    let serve = |budget: fn() -> Box<dyn Budget>| {
+    let serve = |budget: Make| {
         let with = || Policies {
             budget: budget(),
             ..policies(FirstCome, Fifo)
@@ -259,7 +260,7 @@ fn the_target_buys_steady_tokens_with_the_first_ones_of_long_prompts() {
         let first = percentile(first.into_iter(), 50.0);
         (longest.unwrap().as_millis_f64(), first)
     };
-    let rows: [(&str, fn() -> Box<dyn Budget>); 4] = [
+    let rows: [(&str, Make); 4] = [
         ("first-come", || Box::new(FirstCome)),
         ("target 100 ms", || {
             Box::new(InterTokenTarget::new(Span::from_millis(100), 32))
