@@ -146,13 +146,17 @@ fn who_has_aged_is_displaced_by_no_class() {
         || Box::new(AgingTiers::new(Span::from_secs(2))),
         || Box::new(ResponseRatio::new(Span::from_secs(2))),
     ];
-    for order in orders {
+    // The others come before it joins at 2.5 s, or after.
+    for (order, from_ms) in orders
+        .iter()
+        .flat_map(|order| [(order, 2_400), (order, 2_600)])
+    {
         let policies = Policies {
             order: order(),
             ..by_class(Fifo)
         };
         let mut requests = vec![request(1, 0, 4, 100, 0), request(2, 1, 4, 50, 1)];
-        requests.extend((0..3).map(|n| request(10 + n, 2_400 + 400 * n, 4, 30, 0)));
+        requests.extend((0..3).map(|n| request(10 + n, from_ms + 400 * n, 4, 30, 0)));
         let report = run(limits(1, 100), policies, 25, requests);
         let aged = row(&report, 2);
         assert_eq!(aged.usage.preemptions, 0);
