@@ -147,6 +147,25 @@ mod tests {
     }
 
     #[test]
+    fn the_estimate_follows_the_slow_steps_and_not_the_fast_ones() {
+        let mut cost = StepCost::default();
+        let target = Span::from_millis(50);
+        cost.stepped(0, line(10_000, 50, 0));
+        for step in 0..40 {
+            let tokens = cost.prompt_tokens_within(target).unwrap_or(0).max(400);
+            let slow = line(10_000, 50, tokens);
+            assert!(slow <= target + target / 20, "{slow} in step {step}");
+            // Every other step is a fifth faster.
+            let took = if step % 2 == 0 {
+                slow
+            } else {
+                slow.mul_div(4, 5)
+            };
+            cost.stepped(tokens, took);
+        }
+    }
+
+    #[test]
     fn one_stall_is_forgotten() {
         let mut cost = StepCost::default();
         let target = Span::from_millis(30);

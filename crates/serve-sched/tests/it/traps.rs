@@ -4,6 +4,7 @@
 use serve_core::mock::{CostModel, Mock, MockConfig};
 use serve_core::{Backend, Class, Limits, Span, Time};
 use serve_sched::batch::{Batch, BatchView, Continuous, Join};
+use serve_sched::budget::{Budget, ClassFirst, InterTokenTarget, Part, Prompt, StepView};
 use serve_sched::kv::KvSettings;
 use serve_sched::order::StrictTiers;
 use serve_sched::sim::{Arrivals, Simulation};
@@ -106,6 +107,60 @@ fn a_step_in_which_a_prompt_gets_one_token_is_refused() {
         ..LIMITS
     };
     assert_eq!(error(limits, Policies::default()), None);
+}
+
+#[test]
+fn a_budget_that_gives_nothing_is_refused() {
+    let budgets: [Box<dyn Budget>; 4] = [
+        Box::new(ClassFirst::new(Some(0))),
+        Box::new(InterTokenTarget::new(Span::ZERO, 32)),
+        Box::new(InterTokenTarget::new(Span::from_millis(50), 0)),
+        Box::new(InterTokenTarget::default().with_prompts(ClassFirst::new(Some(0)))),
+    ];
+    for budget in budgets {
+        let policies = Policies {
+            budget,
+            ..Policies::default()
+        };
+        let refused = error(LIMITS, policies);
+        assert!(matches!(refused, Some(ConfigError::Zero { .. })));
+    }
+}
+
+/// Gives prompts nothing.
+struct Nothing;
+
+impl Budget for Nothing {
+    fn name(&self) -> &'static str {
+        "nothing"
+    }
+
+    fn part(&self, _prompt: &Prompt<'_>) -> Part {
+        Part {
+            rank: [0, 0],
+            tokens_max: 0,
+        }
+    }
+
+    fn prompt_tokens(&self, _step: &StepView) -> u32 {
+        0
+    }
+}
+
+#[test]
+fn a_budget_policy_cannot_starve_every_prompt() {
+    let mock = Mock::new(MockConfig {
+        limits: LIMITS,
+        ..MockConfig::default()
+    });
+    let policies = Policies {
+        budget: Box::new(Nothing),
+        ..Policies::default()
+    };
+    let scheduler = Scheduler::new(mock.limits(), policies).unwrap();
+    let requests = (0..12).map(|id| request(id, 6, 5));
+    let report = Simulation::new(scheduler, mock).run(&mut Arrivals::new(requests));
+    assert_eq!(report.stats.counters.finished, 12);
 }
 
 /// Runs some requests under a batch policy; everybody must be served, without waiting for more

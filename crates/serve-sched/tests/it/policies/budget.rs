@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
 use serve_core::mock::{CostModel, Mock, MockConfig};
@@ -11,6 +12,7 @@ use serve_core::{
     StepPlan, Time, TokenId,
 };
 use serve_sched::budget::{Budget, ClassFirst, FirstCome, InterTokenTarget};
+use serve_sched::journal::{Decision, Entry};
 use serve_sched::kv::KvSettings;
 use serve_sched::order::{AgingTiers, Fifo, Order, StrictTiers};
 use serve_sched::sim::{Arrivals, Report, Row, Simulation};
@@ -145,16 +147,25 @@ fn nobody_gives_a_slot_to_a_prompt_that_would_get_no_token() {
         request(2, 15, 50_000, 2, 0),
         request(3, 100, 20, 2, 0),
     ];
-    let report = run(limits(2, 512), by_class, requests);
-    let row = |id| {
-        let found = report.rows.iter().find(|row| row.request.get() == id);
-        found.unwrap()
-    };
-    assert_eq!(row(1).usage.preemptions, 1);
+    let device = limits(2, 512);
+    let mut scheduler = Scheduler::new(device, by_class).unwrap();
+    let sink = Arc::new(Mutex::new(Vec::new()));
+    let entries = Arc::clone(&sink);
+    scheduler.set_journal(Some(Box::new(move |entry: &Entry| {
+        if let Decision::Preempted { .. } = entry.decision {
+            sink.lock().unwrap().push(entry.at);
+        }
+    })));
+    let report = Simulation::new(scheduler, mock(device)).run(&mut Arrivals::new(requests));
+    let long = report.rows.iter().find(|row| row.request.get() == 2);
+    let first = long.unwrap().first_token.unwrap();
     // It goes when the other's prompt leaves something of a step, and not before.
-    let (long, short) = (row(2).first_token, row(3).started);
-    let last_step = long.unwrap().since(short.unwrap());
-    assert!(last_step <= Span::from_millis(41), "{last_step}");
+    let displaced = entries.lock().unwrap().clone();
+    assert_eq!(displaced.len(), 1, "{displaced:?}");
+    assert!(
+        first.since(displaced[0]) <= Span::from_millis(41),
+        "{displaced:?}"
+    );
 }
 
 #[test]
