@@ -14,6 +14,7 @@ use crate::admit::{
     Quota, TokenBucket,
 };
 use crate::batch::{BATCHES, Batch, Static, Window};
+use crate::budget::FirstCome;
 use crate::config::Policies;
 use crate::kv::KvSettings;
 use crate::named::{UnknownPolicy, by_name};
@@ -136,6 +137,7 @@ impl Settings {
             admit: self.admission(),
             order: self.order()?,
             batch: self.batch()?,
+            budget: Box::new(FirstCome),
             victim: by_name(VICTIMS, &self.victim)?,
             preemption: self.preemption,
             kv: self.kv,

@@ -3,7 +3,7 @@
 use super::{File, Finding};
 
 /// The folders of serve-sched that hold one policy in each file.
-const FAMILIES: [&str; 5] = ["admit", "order", "batch", "victim", "limit"];
+const FAMILIES: [&str; 6] = ["admit", "order", "batch", "budget", "victim", "limit"];
 
 /// Every rule of this file. `exists` is asked about paths from the root of the workspace.
 pub(super) fn check(

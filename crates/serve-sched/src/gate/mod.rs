@@ -516,6 +516,23 @@ impl Gate {
         next.map(|entry| entry.request.id())
     }
 
+    /// From when on nobody passes a request; never is [`Time::MAX`].
+    pub(crate) fn ages_at(&self, request: &Request) -> Time {
+        self.order.ages_at(request).unwrap_or(Time::MAX)
+    }
+
+    /// The request that is next, and from when on nobody passes it.
+    pub(crate) fn head_and_age(&mut self, now: Time) -> Option<(Waiting<'_>, Time)> {
+        let slot = self.queue.head(&*self.order, now)?;
+        let head = self.queue.get(slot).view();
+        Some((head, self.ages_at(head.request)))
+    }
+
+    /// The place in the order of arrival that the next arrival will have.
+    pub(crate) fn next_sequence(&self) -> u64 {
+        self.sequence
+    }
+
     /// Records a refusal and hands it back.
     pub(crate) fn refuse(
         &mut self,

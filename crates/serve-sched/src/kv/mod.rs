@@ -18,7 +18,7 @@ pub struct KvSettings {
     pub isolate_tenants: bool,
     /// Blocks that a request joining a running batch must leave available, so that those already
     /// running can grow for a while; `None` is one in a hundred. A request that would run alone
-    /// ignores it.
+    /// ignores it. It must be less than the blocks that there are.
     pub watermark_blocks: Option<u32>,
     /// Keys the prefix hash. A deployment whose tenants may craft collisions sets a secret.
     pub hash_key: u128,

@@ -106,6 +106,11 @@ impl BlockPool {
         self.blocks[block.get() as usize].holders == 1
     }
 
+    /// How many requests hold `block`.
+    pub(crate) fn holders(&self, block: BlockId) -> u32 {
+        self.blocks[block.get() as usize].holders
+    }
+
     /// Adds a holder to a block that [`find`](Self::find) gave.
     pub fn share(&mut self, block: BlockId) {
         let index = block.get();

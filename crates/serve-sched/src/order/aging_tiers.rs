@@ -59,14 +59,15 @@ impl Order for AgingTiers {
     fn place(&mut self, waiting: &Waiting<'_>, now: Time) -> Place {
         let arrival = waiting.request.arrival();
         let tier = Place::in_lane(tier(waiting.request));
-        if self.age_after.is_zero() {
-            return tier;
+        match self.ages_at(waiting.request) {
+            None => tier,
+            Some(ages_at) if now < ages_at => tier.until(ages_at),
+            Some(_) => Place::in_lane(STARVING).keyed(arrival.as_nanos()),
         }
-        let ages_at = arrival + self.age_after;
-        if now < ages_at {
-            return tier.until(ages_at);
-        }
-        Place::in_lane(STARVING).keyed(arrival.as_nanos())
+    }
+
+    fn ages_at(&self, request: &Request) -> Option<Time> {
+        (!self.age_after.is_zero()).then(|| request.arrival() + self.age_after)
     }
 }
 

@@ -143,6 +143,14 @@ pub trait Order: Send {
         *others
     }
 
+    /// From when on nobody passes this request, of whatever class: it is not displaced by a class
+    /// once it has joined after that, nor do newer prompts go before its own. `None`, the default, is
+    /// never.
+    fn ages_at(&self, request: &Request) -> Option<Time> {
+        let _ = request;
+        None
+    }
+
     /// A request begins to wait, or waits again after a preemption; told before it is placed.
     fn arrived(&mut self, waiting: &Waiting<'_>, now: Time) {
         let _ = (waiting, now);

@@ -19,7 +19,7 @@
 //! before everybody, in the order of arrival: as in
 //! [`AgingTiers`](super::AgingTiers), `wait <= wait_max + in service + older ones`.
 
-use serve_core::{Span, Time};
+use serve_core::{Request, Span, Time};
 
 use super::{Lanes, Order, Place, Waiting};
 
@@ -54,15 +54,15 @@ impl Order for ResponseRatio {
     fn place(&mut self, waiting: &Waiting<'_>, now: Time) -> Place {
         let arrival = waiting.request.arrival();
         let place = Place::in_lane(1 + lane_of(work(waiting))).keyed(arrival.as_nanos());
-        if self.wait_max.is_zero() {
-            return place;
+        match self.ages_at(waiting.request) {
+            None => place,
+            Some(starves_at) if now < starves_at => place.until(starves_at),
+            Some(_) => Place::in_lane(STARVING).keyed(place.key),
         }
-        let starves_at = arrival + self.wait_max;
-        if now < starves_at {
-            place.until(starves_at)
-        } else {
-            Place::in_lane(STARVING).keyed(place.key)
-        }
+    }
+
+    fn ages_at(&self, request: &Request) -> Option<Time> {
+        (!self.wait_max.is_zero()).then(|| request.arrival() + self.wait_max)
     }
 
     fn lanes(&self) -> Lanes {
@@ -98,7 +98,7 @@ fn lane_of(work: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use serve_core::{Request, RequestId, TokenId};
+    use serve_core::{RequestId, TokenId};
 
     use super::*;
 

@@ -38,11 +38,13 @@ impl Scheduler {
             return;
         }
         self.flight.step = None;
-        self.flight.releases.clear();
+        for id in self.flight.releases.drain(..) {
+            self.parting.remove(id);
+        }
         let segments = std::mem::take(&mut self.flight.segments);
         let finished_before = self.counters.finished;
         let running = self.running.len() as u32;
-        let (mut prefill_tokens, mut output_tokens) = (0, 0);
+        let (mut prefill_tokens, mut output_tokens, mut decodes) = (0, 0, 0);
         let mut prompt_tokens = 0;
         // Mostly nobody asks, and then no token is looked up.
         let told = Some(&outcome.logprobs).filter(|told| !told.is_empty());
@@ -50,6 +52,7 @@ impl Scheduler {
         for segment in &segments {
             let tokens = segment.end - segment.start;
             prefill_tokens += if tokens > 1 { tokens } else { 0 };
+            decodes += u32::from(tokens == 1);
             let id = self.live[segment.slot].id;
             let token = match segment.sample {
                 true => sampled.next_if(|(_, sampled)| sampled.request == id),
@@ -77,6 +80,9 @@ impl Scheduler {
                 step_tokens: self.step_tokens_max,
                 lacking: self.lacking,
             });
+        }
+        if decodes > 0 {
+            self.step_cost.stepped(prefill_tokens, outcome.elapsed);
         }
         self.keep_flight_buffer(segments);
         self.sweep();

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use serve_core::{CancelReason, EventKind, FinishReason, Refusal, Request, Span, Time, Usage};
+use serve_core::{
+    CancelReason, EventKind, FinishReason, Refusal, Request, RequestId, Span, Time, Usage,
+};
 
 use super::Scheduler;
 use super::live::Stage;
@@ -36,7 +38,7 @@ impl Scheduler {
         }
         if let Some(slot) = slot {
             if self.live[slot].announced {
-                self.releases.push(request.id());
+                self.release_id(request.id());
             }
             self.forget(slot);
         }
@@ -51,10 +53,11 @@ impl Scheduler {
         self.unswept = true;
         let (request, usage) = (Arc::clone(&live.request), live.usage());
         let ran = now.since(live.started_at);
-        if live.announced {
-            self.releases.push(live.id);
+        let (id, announced, in_flight) = (live.id, live.announced, live.in_flight);
+        if announced {
+            self.release_id(id);
         }
-        if !live.in_flight {
+        if !in_flight {
             self.release_blocks(slot);
         }
         if let Some(deadline) = request.deadline() {
@@ -118,6 +121,13 @@ impl Scheduler {
         };
         self.gate.journal().write(now, request.id(), || decision);
         self.emit(now, request.id(), kind);
+    }
+
+    /// Has the backend forget a request with the next plan. Its id does not come back until the
+    /// backend has: a plan may not announce a request that it lets go.
+    fn release_id(&mut self, id: RequestId) {
+        self.releases.push(id);
+        self.parting.insert(id, 0);
     }
 
     /// Gives a request's blocks up, from the tail.

@@ -1,9 +1,9 @@
 //! Blocks for who joins: what the prefix cache has, what must be allocated, and whether it is there.
 
-use serve_core::Time;
+use serve_core::{BlockId, Time};
 
 use super::Scheduler;
-use super::live::Live;
+use super::live::{Live, Prefixes};
 use crate::gate::Taken;
 use crate::kv::PrefixHasher;
 
@@ -19,6 +19,13 @@ pub(super) struct Fit {
 impl Scheduler {
     /// What the head of the queue needs, and how many blocks it may be given.
     pub(super) fn blocks_for_head(&mut self, now: Time) -> (Fit, u32) {
+        let (fit, withheld) = self.need_of_head(now, 0);
+        (fit, self.pool.available().saturating_sub(withheld))
+    }
+
+    /// What the head of the queue needs, and how many of the available blocks it may not be given,
+    /// if `leaving` of those running did not run any more.
+    pub(super) fn need_of_head(&mut self, now: Time, leaving: u32) -> (Fit, u32) {
         self.probe_head(now);
         let Some(head) = self.gate.head(now) else {
             let nothing = Fit {
@@ -37,14 +44,8 @@ impl Scheduler {
             true => head.request.positions_max(),
             false => known,
         };
-        // The last token is run in any case: its logits are wanted.
-        let reusable = ((known - 1) / self.limits.block_size) as usize;
-        let hashes = prefixes.hashes();
-        let found = hashes[..reusable.min(hashes.len())]
-            .iter()
-            .map_while(|&prefix| self.pool.find(prefix));
         let (mut shared, mut cached) = (0, 0);
-        for block in found {
+        for block in self.blocks_found(known, prefixes) {
             shared += 1;
             cached += u32::from(self.pool.is_cached(block));
         }
@@ -53,12 +54,43 @@ impl Scheduler {
             needed: self.limits.blocks_for(positions) - shared,
         };
         // Taking a cached block makes one block fewer available.
-        let spared = match self.gate.running() {
+        let spared = match self.gate.running().saturating_sub(leaving) {
             0 => 0,
             _ => self.watermark,
         };
-        let available = self.pool.available().saturating_sub(cached + spared);
-        (fit, available)
+        (fit, cached + spared)
+    }
+
+    /// The blocks that the head of the queue takes from the prefix cache, sorted.
+    pub(super) fn blocks_reused_by_head(&mut self, now: Time) -> Vec<BlockId> {
+        self.probe_head(now);
+        let Some(head) = self.gate.head(now) else {
+            return Vec::new();
+        };
+        let started = self.ids.get(head.request.id()).map(|slot| &self.live[slot]);
+        let mut blocks: Vec<BlockId> = match started {
+            Some(live) => self.blocks_found(live.known, &live.prefixes).collect(),
+            None => {
+                let known = head.request.prompt_tokens();
+                self.blocks_found(known, &self.probe.prefixes).collect()
+            }
+        };
+        blocks.sort_unstable();
+        blocks
+    }
+
+    /// The blocks in the cache for a request of which so many tokens are known.
+    fn blocks_found<'a>(
+        &'a self,
+        known: u32,
+        prefixes: &'a Prefixes,
+    ) -> impl Iterator<Item = BlockId> + 'a {
+        // The last token is run in any case: its logits are wanted.
+        let reusable = ((known - 1) / self.limits.block_size) as usize;
+        let hashes = prefixes.hashes();
+        hashes[..reusable.min(hashes.len())]
+            .iter()
+            .map_while(|&prefix| self.pool.find(prefix))
     }
 
     /// Hashes the prompt of the head of the queue, unless that has been done.

@@ -36,6 +36,12 @@ pub(super) struct Live {
     pub(super) prompt_served: u32,
     pub(super) preemptions: u32,
     pub(super) sequence: u64,
+    /// From when on nobody passes it.
+    pub(super) ages_at: Time,
+    /// Whether nobody could pass it any more when it joined.
+    pub(super) aged: bool,
+    /// Arrivals from this place in the order of arrival on came after it had joined.
+    pub(super) joined_before: u64,
     pub(super) started_at: Time,
     /// Prompt tokens found in the prefix cache at the first start.
     pub(super) cached: u32,
@@ -70,6 +76,9 @@ impl Live {
             prompt_served: 0,
             preemptions: taken.preemptions,
             sequence: taken.sequence,
+            ages_at: Time::MAX,
+            aged: false,
+            joined_before: 0,
             started_at: now,
             cached: 0,
             table,

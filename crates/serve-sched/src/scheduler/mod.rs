@@ -2,7 +2,7 @@
 //! time.
 //!
 //! `plan.rs` decides what the next step runs, `fit.rs` finds blocks for who joins, `preempt.rs` makes
-//! room, `complete.rs` books what came of the step, `ending.rs` answers requests, `steady.rs` looks
+//! room, `prompts.rs` shares its tokens out, `complete.rs` books what came of the step, `ending.rs` answers requests, `steady.rs` looks
 //! ahead over steps whose batch does not change.
 
 mod complete;
@@ -11,6 +11,7 @@ mod fit;
 mod live;
 mod plan;
 mod preempt;
+mod prompts;
 mod stats;
 mod steady;
 
@@ -27,6 +28,7 @@ use slab::Slab;
 
 use crate::admit::Room;
 use crate::batch::Batch;
+use crate::budget::{Budget, StepCost};
 use crate::config::{ConfigError, Policies};
 use crate::gate::Gate;
 use crate::ids::IdTable;
@@ -36,6 +38,7 @@ use crate::pace::{Lacking, Pace};
 use crate::victim::{Preemption, Victim};
 use ending::End;
 use live::{Live, Prefixes, Stage};
+use prompts::Prompts;
 
 /// Decides, step by step, what a device runs. Does no I/O, reads no clock: every input carries
 /// `now`, which never goes back (an earlier `now` counts as the latest one).
@@ -74,6 +77,7 @@ pub struct Scheduler {
     limits: Limits,
     gate: Gate,
     batch: Box<dyn Batch>,
+    budget: Box<dyn Budget>,
     victim: Box<dyn Victim>,
     preemption: Preemption,
     kv: KvSettings,
@@ -83,15 +87,20 @@ pub struct Scheduler {
     sequences_max: u32,
     now: Time,
     next_step: StepId,
+    /// What steps with decodes in them have lately cost.
+    step_cost: StepCost,
     live: Slab<Live>,
     ids: IdTable,
     /// Slots in the order of joining. Those no longer running are swept out lazily.
     running: Vec<usize>,
     unswept: bool,
+    prompts: Prompts,
     deadlines: BTreeSet<(Time, usize)>,
     flight: Flight,
     /// Ids for the backend to forget, to go with the next plan.
     releases: Vec<RequestId>,
+    /// Ids that the backend has not yet been seen to forget. They do not come back before.
+    parting: IdTable,
     /// The head of the queue, hashed once however often it is looked at.
     probe: Probe,
     deferred: Option<(RequestId, Deferral)>,
@@ -154,12 +163,13 @@ impl Scheduler {
     pub fn new(limits: Limits, policies: Policies) -> Result<Self, ConfigError> {
         limits.validate()?;
         policies.batch.validate()?;
+        policies.budget.validate()?;
         let most = |limit: u32, policy: Option<u32>| policy.unwrap_or(limit).min(limit);
         let step_tokens_max = most(limits.step_tokens_max, policies.batch.step_tokens_max());
-        // Every running sequence gets at least one token in every step.
-        let sequences_max =
-            most(limits.sequences_max, policies.batch.sequences_max()).min(step_tokens_max);
+        let sequences_max = most(limits.sequences_max, policies.batch.sequences_max());
+        ConfigError::check_step_tokens(step_tokens_max, sequences_max)?;
         let watermark = policies.kv.watermark_blocks;
+        ConfigError::check_watermark(watermark, limits.usable_blocks())?;
         let mut gate = Gate::new(policies.admit, policies.order, sequences_max);
         gate.set_joinable(policies.batch.joins_running());
         gate.set_block_size(limits.block_size);
@@ -167,6 +177,7 @@ impl Scheduler {
             limits,
             gate,
             batch: policies.batch,
+            budget: policies.budget,
             victim: policies.victim,
             preemption: policies.preemption,
             kv: policies.kv,
@@ -176,13 +187,16 @@ impl Scheduler {
             sequences_max,
             now: Time::ZERO,
             next_step: StepId::default(),
+            step_cost: StepCost::default(),
             live: Slab::new(),
             ids: IdTable::default(),
             running: Vec::new(),
             unswept: false,
+            prompts: Prompts::default(),
             deadlines: BTreeSet::new(),
             flight: Flight::default(),
             releases: Vec::new(),
+            parting: IdTable::default(),
             probe: Probe::default(),
             deferred: None,
             hold_until: None,
@@ -203,7 +217,8 @@ impl Scheduler {
     /// # Errors
     ///
     /// A [`Refusal`]: *never* when it cannot fit into the context or the KV pool, when its id is
-    /// live or its deadline has passed; *later* while draining; or what an admission policy says.
+    /// live (which it is until the step that has the backend forget it is booked) or its deadline has
+    /// passed; *later* while draining; or what an admission policy says.
     pub fn submit(&mut self, now: Time, request: impl Into<Arc<Request>>) -> Result<(), Refusal> {
         let now = self.advance(now);
         let request = request.into();
@@ -328,6 +343,7 @@ impl Scheduler {
     /// Forgets how fast the engine has been: what has run so far was no sample of what is to come.
     pub fn forget_pace(&mut self) {
         self.gate.forget_pace();
+        self.step_cost = StepCost::default();
     }
 
     /// The gate: what waits, and what admission policies are shown.
@@ -363,7 +379,7 @@ impl Scheduler {
                 needed: blocks,
                 max: self.limits.usable_blocks(),
             }
-        } else if self.ids.get(request.id()).is_some() {
+        } else if self.ids.get(request.id()).is_some() || self.parting.get(request.id()).is_some() {
             Limit::DuplicateId
         } else {
             return Ok(());

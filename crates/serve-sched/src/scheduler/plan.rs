@@ -14,10 +14,13 @@ use crate::pace::Lacking;
 
 /// What joining is limited to in this step.
 #[derive(Clone, Copy, Debug)]
-struct Room {
-    joins: u32,
-    beyond_budget: bool,
-    prefill_tokens: u32,
+pub(super) struct Room {
+    /// Requests that have joined in it.
+    pub(super) joined: u32,
+    /// Requests that may still join.
+    pub(super) joins: u32,
+    /// Whether they may join without a token of the step for their prompts.
+    pub(super) beyond_budget: bool,
 }
 
 impl Scheduler {
@@ -35,6 +38,8 @@ impl Scheduler {
         let now = self.now;
         self.sweep();
         let room_for_more = self.grow_running(now);
+        self.sweep();
+        self.refresh_prompts(now);
         self.hold_until = None;
         self.lacking = None;
         if room_for_more {
@@ -96,9 +101,14 @@ impl Scheduler {
         if self.gate.is_empty() {
             return;
         }
-        let mut room = match self.ask_batch(now) {
+        let mut room = match self.ask_batch(now, 0, 0) {
             Ok(room) => room,
-            Err(reason) => return self.defer(now, reason),
+            Err(reason) => {
+                if let Deferral::Window { until } = reason {
+                    self.hold_until = Some(until);
+                }
+                return self.defer(now, reason);
+            }
         };
         // Of a crowd whose time is over, some may still be at the head: nobody starts before they have
         // been answered.
@@ -106,16 +116,17 @@ impl Scheduler {
             match self.fit_head(now, room) {
                 Ok(_) if self.drop_head(now) => {}
                 Ok(fit) => {
-                    let pending = self.join_head(now, fit);
+                    self.join_head(now, fit);
                     room.joins -= 1;
-                    room.prefill_tokens = room.prefill_tokens.saturating_sub(pending);
+                    room.joined += 1;
                 }
                 Err(reason) => {
-                    if !self.preempt_for_class(now, reason) {
+                    if !self.preempt_for_class(now, reason, room) {
                         return self.defer(now, reason);
                     }
-                    room.joins = room.joins.saturating_sub(1);
-                    room.prefill_tokens = self.prefill_tokens_left();
+                    room.joined += 1;
+                    let again = self.ask_batch(now, room.joined, 0);
+                    room.joins = again.map_or(0, |room| room.joins);
                 }
             }
         }
@@ -140,44 +151,45 @@ impl Scheduler {
 
     /// Why the head of the queue cannot join; `None` if it can.
     pub(super) fn why_deferred(&mut self, now: Time) -> Option<Deferral> {
-        match self.ask_batch(now) {
+        match self.ask_batch(now, 0, 0) {
             Ok(room) => self.fit_head(now, room).err(),
             Err(reason) => Some(reason),
         }
     }
 
-    fn ask_batch(&mut self, now: Time) -> Result<Room, Deferral> {
-        let running = self.gate.running();
+    /// How many more may join the step, of whom `joined` have, if `leaving` of the others gave their
+    /// places up. The policy is asked about the batch as it was before anybody joined.
+    pub(super) fn ask_batch(
+        &mut self,
+        now: Time,
+        joined: u32,
+        leaving: u32,
+    ) -> Result<Room, Deferral> {
+        let stay = self.gate.running() - leaving;
+        let before = stay - joined;
         let join = self.batch.join(&BatchView {
             now,
-            running,
-            waiting: self.gate.len(),
+            running: before,
+            waiting: self.gate.len() + joined,
             oldest_since: self.gate.oldest_since().unwrap_or(now),
             sequences_max: self.sequences_max,
         });
         let (joins, beyond_budget) = match join {
             Join::UpTo(joins) => (joins, false),
             Join::Batch(joins) => (joins, true),
-            Join::Hold { until } => {
-                self.hold_until = Some(until).filter(|&until| until > now);
-                return Err(Deferral::Window { until });
-            }
+            Join::Hold { until } if until > now => return Err(Deferral::Window { until }),
+            // What was waited for is here; nothing would wake the driver again.
+            Join::Hold { .. } => (u32::MAX, false),
         };
+        // Nor would anything if nobody ran and nobody could join.
+        let joins = joins.max(u32::from(before == 0));
         Ok(Room {
-            joins: joins.min(self.sequences_max.saturating_sub(running)),
+            joined,
+            joins: joins
+                .saturating_sub(joined)
+                .min(self.sequences_max.saturating_sub(stay)),
             beyond_budget,
-            prefill_tokens: self.prefill_tokens_left(),
         })
-    }
-
-    /// Tokens of the step that are left when everyone running has been served.
-    fn prefill_tokens_left(&self) -> u32 {
-        let pending = self.running.iter().map(|&slot| match &self.live[slot] {
-            live if live.stage == Stage::Running => u64::from(live.pending()),
-            _ => 0,
-        });
-        let left = u64::from(self.step_tokens_max).saturating_sub(pending.sum());
-        left as u32 // at most step_tokens_max
     }
 
     /// Whether the head of the queue can join now.
@@ -190,7 +202,7 @@ impl Scheduler {
         if room.joins == 0 {
             return Err(Deferral::Batch { running });
         }
-        if room.prefill_tokens == 0 && !room.beyond_budget {
+        if !room.beyond_budget && self.tokens_for_head(now, &[]) == 0 {
             return Err(Deferral::StepTokens);
         }
         let (fit, available) = self.blocks_for_head(now);
@@ -204,10 +216,10 @@ impl Scheduler {
         }
     }
 
-    /// Moves the head of the queue into the batch and returns how many positions it has to run.
-    pub(super) fn join_head(&mut self, now: Time, fit: Fit) -> u32 {
+    /// Moves the head of the queue into the batch.
+    pub(super) fn join_head(&mut self, now: Time, fit: Fit) {
         let Some(taken) = self.gate.take(now) else {
-            return 0;
+            return;
         };
         let slot = self.slot_for(now, &taken);
         let class = taken.request.class();
@@ -219,6 +231,9 @@ impl Scheduler {
         self.running.push(slot);
         let live = &mut self.live[slot];
         live.stage = Stage::Running;
+        live.ages_at = self.gate.ages_at(&taken.request);
+        live.aged = live.ages_at <= now;
+        live.joined_before = self.gate.next_sequence();
         live.preemptions = taken.preemptions;
         live.computed = fit.shared * self.limits.block_size;
         let first = live.preemptions == 0;
@@ -230,7 +245,7 @@ impl Scheduler {
             .prompt_served
             .max(live.computed.min(live.prompt_tokens));
         self.counters.cached_tokens += u64::from(live.computed);
-        let (pending, running) = (live.pending(), self.gate.running());
+        let running = self.gate.running();
         let (positions, cached) = (live.known, live.computed);
         self.gate
             .journal()
@@ -242,31 +257,29 @@ impl Scheduler {
                 running,
                 preemptions: taken.preemptions,
             });
-        pending
+        self.add_prompt(now, slot);
     }
 
-    /// Gives every running request its part of the step: one token to whoever samples next, the
-    /// rest of the budget to prompts in the order of joining.
+    /// Gives every running request its part of the step: one token to each that samples next, and to
+    /// each prompt what the budget says.
     fn push_segments(&mut self, now: Time, plan: &mut StepPlan) {
-        let decodes = self
-            .running
-            .iter()
-            .filter(|&&slot| self.live[slot].pending() == 1);
-        let mut prefill_tokens = self.step_tokens_max - decodes.count() as u32;
+        self.share_prompt_tokens();
+        let mut prompts = 0;
         for index in 0..self.running.len() {
             let slot = self.running[index];
-            let live = &mut self.live[slot];
-            let pending = live.pending();
-            let tokens = match pending {
+            let tokens = match self.live[slot].pending() {
                 1 => 1,
-                _ => pending.min(prefill_tokens),
+                _ => {
+                    // Both lists are in the order of joining.
+                    let share = self.prompt_share(prompts);
+                    prompts += 1;
+                    share
+                }
             };
             if tokens == 0 {
                 continue;
             }
-            if pending > 1 {
-                prefill_tokens -= tokens;
-            }
+            let live = &mut self.live[slot];
             live.in_flight = true;
             let (start, end) = (live.computed, live.computed + tokens);
             let sample = end == live.known;

@@ -66,6 +66,7 @@ impl Scheduler {
             lacking: self.lacking,
             ..StepDone::default()
         });
+        self.step_cost.stepped(0, elapsed);
     }
 
     /// Books `steps` of the steady steps, the last of which ended at `now`.
@@ -143,6 +144,7 @@ impl Scheduler {
         }
         // As the next plan would: first those who run, then who waits. There are blocks enough.
         self.grow_running(now);
+        self.refresh_prompts(now);
         let Some(reason) = self.why_deferred(now) else {
             return false;
         };

@@ -1,10 +1,14 @@
 //! Who yields when KV runs out, or when a higher class waits?
 
 mod least_progress_lost;
+mod most_freed_for_least_lost;
 mod newest_of_lowest_class;
+mod over_share_first;
 
 pub use least_progress_lost::LeastProgressLost;
+pub use most_freed_for_least_lost::MostFreedForLeastLost;
 pub use newest_of_lowest_class::NewestOfLowestClass;
+pub use over_share_first::OverShareFirst;
 
 use serve_core::Request;
 
@@ -20,12 +24,23 @@ pub const VICTIMS: &[Named<dyn Victim>] = &[
         name: "least-progress-lost",
         build: || Box::new(LeastProgressLost),
     },
+    Named {
+        name: "most-freed-for-least-lost",
+        build: || Box::new(MostFreedForLeastLost),
+    },
+    Named {
+        name: "over-share-first",
+        build: || Box::new(OverShareFirst::default()),
+    },
 ];
 
 /// A choice among running requests of the one to preempt.
 ///
-/// The mechanism sees to what must hold whatever the choice is: that a request is preempted a
-/// bounded number of times, and that a request which yields to a class is of a lower one.
+/// The mechanism sees to what must hold whatever the choice is: a request is preempted a bounded
+/// number of times; for KV blocks it gives its place up to its own class or a higher one, to a
+/// waiting request only if that is of a strictly higher class and came after it had joined; one that
+/// had [aged](crate::order::Order::ages_at) when it joined gives it up to no class; and nobody gives
+/// it up for nothing.
 pub trait Victim: Send {
     /// The name in the journal.
     fn name(&self) -> &'static str;
@@ -44,8 +59,12 @@ pub struct Candidate<'a> {
     pub sequence: u64,
     /// Positions that have been run and would have to be run again.
     pub computed: u32,
+    /// Tokens that it may still generate.
+    pub output_left: u32,
     /// Blocks that would become available.
     pub blocks: u32,
+    /// Blocks that all running requests of its tenant hold, a block counted for each that holds it.
+    pub tenant_blocks: u32,
 }
 
 /// When and how often requests are preempted.
@@ -85,7 +104,9 @@ mod tests {
                 request: &request,
                 sequence,
                 computed,
+                output_left: 1,
                 blocks: 1,
+                tenant_blocks: 1,
             };
             (victim.yields(&candidate), sequence)
         };

@@ -2,12 +2,19 @@
 
 use serve_core::mock::{CostModel, Mock, MockConfig};
 use serve_core::{Backend, Limits, StepOutcome, StepPlan, Time};
-use serve_sched::{Policies, Scheduler};
+use serve_sched::budget::{BUDGETS, Budget};
+use serve_sched::{Named, Policies, Scheduler};
 
 use crate::support::request;
 
 #[test]
 fn planning_and_completing_allocate_nothing_once_buffers_have_their_size() {
+    for budget in BUDGETS {
+        check(budget);
+    }
+}
+
+fn check(budget: &Named<dyn Budget>) {
     let running = 32;
     let limits = Limits {
         sequences_max: running,
@@ -21,7 +28,11 @@ fn planning_and_completing_allocate_nothing_once_buffers_have_their_size() {
         cost: CostModel::free(),
         ..MockConfig::default()
     });
-    let mut scheduler = Scheduler::new(limits, Policies::default()).unwrap();
+    let policies = Policies {
+        budget: (budget.build)(),
+        ..Policies::default()
+    };
+    let mut scheduler = Scheduler::new(limits, policies).unwrap();
     let (mut plan, mut outcome) = (StepPlan::new(), StepOutcome::new());
     let mut step = |scheduler: &mut Scheduler| {
         let counted = allocation_counter::measure(|| {
@@ -42,7 +53,7 @@ fn planning_and_completing_allocate_nothing_once_buffers_have_their_size() {
         }
         let allocated: u64 = (0..299).map(|_| step(&mut scheduler)).skip(1).sum();
         if round == 1 {
-            assert_eq!(allocated, 0);
+            assert_eq!(allocated, 0, "{}", budget.name);
         }
         while !scheduler.is_idle() {
             step(&mut scheduler);

@@ -38,7 +38,7 @@ fn request(id: u64, at: Time, prompt: u32, output: u32) -> Request {
 proptest! {
     #[test]
     fn nobody_who_decodes_misses_a_step_and_no_step_exceeds_the_budget(
-        budget in 8_u32..300,
+        budget in 9_u32..300,
         prompts in proptest::collection::vec((1_u32..3_000, 1_u32..40), 1..20),
     ) {
         let policies = Policies {

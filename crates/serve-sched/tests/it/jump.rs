@@ -11,6 +11,7 @@ use serve_core::{
     StepOutcome, StepPlan, TenantId, Time, TokenId,
 };
 use serve_sched::batch::{Batch, Continuous, OneAtATime, Static};
+use serve_sched::budget::{Budget, ClassFirst, FirstCome, InterTokenTarget};
 use serve_sched::journal::Lines;
 use serve_sched::kv::KvSettings;
 use serve_sched::order::ORDERS;
@@ -45,6 +46,7 @@ struct Scene {
     sequences_max: u32,
     order: usize,
     batch: u8,
+    budget: u8,
     by_class: bool,
     faults: Faults,
     requests: Vec<Arrival>,
@@ -90,14 +92,16 @@ fn scenes() -> impl Strategy<Value = Scene> {
         1_u32..9,
         0..ORDERS.len(),
         0_u8..4,
+        0_u8..3,
         any::<bool>(),
     );
     (choices, faults, requests).prop_map(
-        |((blocks, sequences_max, order, batch, by_class), faults, requests)| Scene {
+        |((blocks, sequences_max, order, batch, budget, by_class), faults, requests)| Scene {
             blocks,
             sequences_max,
             order,
             batch,
+            budget,
             by_class,
             faults,
             requests,
@@ -149,9 +153,16 @@ fn run(scene: &Scene, jumping: bool, journal: bool) -> (Report, String, u64) {
         1 => Box::new(Static::default()),
         _ => Box::new(Continuous::default()),
     };
+    let budget: Box<dyn Budget> = match scene.budget {
+        0 => Box::new(FirstCome),
+        1 => Box::new(ClassFirst::new(Some(20))),
+        // Less than most steps take: what is measured of every step matters.
+        _ => Box::new(InterTokenTarget::new(Span::from_micros(1_300), 4)),
+    };
     let policies = Policies {
         order: (ORDERS[scene.order].build)(),
         batch,
+        budget,
         preemption: Preemption {
             by_class: scene.by_class,
             ..Preemption::default()
@@ -210,6 +221,7 @@ fn a_quiet_decode_is_jumped_over() {
         sequences_max: 8,
         order: 0,
         batch: 2,
+        budget: 0,
         by_class: false,
         faults: Faults::NONE,
         requests: vec![arrival; 4],

@@ -19,6 +19,7 @@ use serve_core::{
 };
 use serve_sched::admit::{ADMISSIONS, Admit, Bound, InFlightLimits, QueueCap};
 use serve_sched::batch::{Batch, Continuous, OneAtATime, Static, Window};
+use serve_sched::budget::{BUDGETS, Budget, ClassFirst, InterTokenTarget};
 use serve_sched::journal::{Decision, Entry};
 use serve_sched::kv::KvSettings;
 use serve_sched::order::{ORDERS, OrderSettings};
@@ -60,6 +61,7 @@ struct Setup {
     limits: Limits,
     order: usize,
     batch: u8,
+    budget: usize,
     victim: usize,
     preemption: Preemption,
     reuse_prefixes: bool,
@@ -100,6 +102,7 @@ impl Setup {
                 .order(order_names()[self.order])
                 .unwrap(),
             batch,
+            budget: self.budget(),
             victim: (VICTIMS[self.victim].build)(),
             preemption: self.preemption,
             kv: KvSettings {
@@ -108,6 +111,15 @@ impl Setup {
                 watermark_blocks: self.watermark,
                 hash_key: 0,
             },
+        }
+    }
+
+    /// The defaults, and some that bind in steps of few tokens.
+    fn budget(&self) -> Box<dyn Budget> {
+        match self.budget.checked_sub(BUDGETS.len()) {
+            None => (BUDGETS[self.budget].build)(),
+            Some(0) => Box::new(ClassFirst::new(Some(3))),
+            _ => Box::new(InterTokenTarget::new(Span::from_nanos(1), 2)),
         }
     }
 
@@ -134,13 +146,22 @@ fn setups() -> impl Strategy<Value = Setup> {
     let limits = (1_u32..7, 1_u32..40, 8_u32..64, 1_u32..9, 4_u32..40).prop_map(
         |(sequences_max, step_tokens_max, context_max, block_size, blocks)| Limits {
             sequences_max,
-            step_tokens_max,
+            // Fewer are refused.
+            step_tokens_max: match sequences_max {
+                1 => step_tokens_max,
+                many => step_tokens_max.max(many + 1),
+            },
             context_max,
             block_size,
             blocks,
         },
     );
-    let choices = (0..order_names().len(), 0_u8..5, 0..VICTIMS.len());
+    let choices = (
+        0..order_names().len(),
+        0_u8..5,
+        0..BUDGETS.len() + 2,
+        0..VICTIMS.len(),
+    );
     let preemption = (0_u32..4, any::<bool>()).prop_map(|(times_max, by_class)| Preemption {
         times_max,
         by_class,
@@ -154,15 +175,23 @@ fn setups() -> impl Strategy<Value = Setup> {
     let bounds = [bound.clone(), bound];
     let admission = (2_u32..40, bounds, proptest::option::of(0..ADMISSIONS.len()));
     (limits, choices, preemption, kv, admission).prop_map(
-        |(limits, (order, batch, victim), preemption, kv, (queue_cap, bounds, admission))| Setup {
+        |(
+            limits,
+            (order, batch, budget, victim),
+            preemption,
+            kv,
+            (queue_cap, bounds, admission),
+        )| Setup {
             limits,
             order,
             batch,
+            budget,
             victim,
             preemption,
             reuse_prefixes: kv.0,
             isolate_tenants: kv.1,
-            watermark: kv.2,
+            // As many as there are would be refused.
+            watermark: kv.2.map(|blocks| blocks.min(limits.usable_blocks() - 1)),
             queue_cap,
             bounds,
             admission,

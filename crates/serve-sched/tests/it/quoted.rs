@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use serve_sched::admit::ADMISSIONS;
 use serve_sched::batch::BATCHES;
+use serve_sched::budget::BUDGETS;
 use serve_sched::limit::LIMITS;
 use serve_sched::order::ORDERS;
 use serve_sched::victim::VICTIMS;
@@ -52,6 +53,7 @@ fn every_policy_is_in_the_index_under_its_name_with_the_title_of_its_page() {
     let names = ADMISSIONS.iter().map(|policy| policy.name);
     let names = names.chain(ORDERS.iter().map(|policy| policy.name));
     let names = names.chain(BATCHES.iter().map(|policy| policy.name));
+    let names = names.chain(BUDGETS.iter().map(|policy| policy.name));
     let names = names.chain(VICTIMS.iter().map(|policy| policy.name));
     let names = names.chain(LIMITS.iter().map(|policy| policy.name));
     for name in names {

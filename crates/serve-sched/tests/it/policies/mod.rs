@@ -2,6 +2,7 @@
 
 mod admit;
 mod bounds;
+mod budget;
 mod crowd;
 mod fairness;
 mod limits;
@@ -10,6 +11,7 @@ mod order;
 mod retries;
 mod start_by;
 mod tenants;
+mod victim;
 
 use serve_core::mock::{CostModel, Mock, MockConfig};
 use serve_core::{Backend as _, Class, Limits, Request, RequestId, Span, TenantId, Time, TokenId};

@@ -1,0 +1,84 @@
+//! A step with decodes in it runs as many prompt tokens as fit into a target for the time between two
+//! tokens (Agrawal et al., *Sarathi-Serve*, OSDI 2024: a chunk sized for the time between tokens;
+//! here the size follows what steps have been measured to cost).
+//!
+//! Rule: prompt tokens of a step = the most for which [`StepCost`](super::StepCost) foresees no more
+//! than `target`, at least `prompt_tokens_min`; all that the step has left if nothing decodes in it.
+//! Which prompts get them is as under [`ClassFirst`](super::ClassFirst).
+//!
+//! Before anything was measured, and where the decodes alone take longer than the target, prompts go
+//! on by `prompt_tokens_min` a step. So the longest that a decode waits for its next token is
+//!
+//! ```text
+//! max(target, decodes alone + prompt_tokens_min x cost of a prompt token)
+//! ```
+//!
+//! for a cost that does not change. Where a step becomes dearer, by more decodes beside it or a slower
+//! device, that step takes longer by so much, and the next ones know: after `log2 f` steps if
+//! everything became `f` times dearer.
+
+use serve_core::Span;
+
+use super::{Budget, ClassFirst, Part, Prompt, StepView};
+use crate::ConfigError;
+
+/// Prompt tokens beside decodes as a target for the time between tokens allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InterTokenTarget {
+    target: Span,
+    prompt_tokens_min: u32,
+    prompts: ClassFirst,
+}
+
+impl InterTokenTarget {
+    /// Steps with decodes in them take no longer than `target`, as far as `prompt_tokens_min` prompt
+    /// tokens in each allow.
+    pub const fn new(target: Span, prompt_tokens_min: u32) -> Self {
+        Self {
+            target,
+            prompt_tokens_min,
+            prompts: ClassFirst::new(None),
+        }
+    }
+
+    /// Shares what prompts get in the way of `prompts`.
+    #[must_use]
+    pub const fn with_prompts(mut self, prompts: ClassFirst) -> Self {
+        self.prompts = prompts;
+        self
+    }
+}
+
+impl Default for InterTokenTarget {
+    /// 50 ms, twenty tokens a second, which is faster than people read; prompts go on by at least 32
+    /// tokens a step.
+    fn default() -> Self {
+        Self::new(Span::from_millis(50), 32)
+    }
+}
+
+impl Budget for InterTokenTarget {
+    fn name(&self) -> &'static str {
+        "inter-token-target"
+    }
+
+    fn part(&self, prompt: &Prompt<'_>) -> Part {
+        self.prompts.part(prompt)
+    }
+
+    fn prompt_tokens(&self, step: &StepView) -> u32 {
+        if step.decodes == 0 {
+            return step.tokens_left;
+        }
+        let within = step.cost.prompt_tokens_within(self.target);
+        within.unwrap_or(0).max(self.prompt_tokens_min)
+    }
+
+    fn validate(&self) -> Result<(), ConfigError> {
+        let nanos = u32::try_from(self.target.as_nanos()).unwrap_or(u32::MAX);
+        ConfigError::refuse_zero("inter-token-target: target", Some(nanos))?;
+        let least = Some(self.prompt_tokens_min);
+        ConfigError::refuse_zero("inter-token-target: prompt_tokens_min", least)?;
+        self.prompts.validate()
+    }
+}
