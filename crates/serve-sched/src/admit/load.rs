@@ -62,6 +62,8 @@ pub(crate) struct Room {
     pub(crate) available: u32,
     /// Tokens that a step can run.
     pub(crate) step_tokens: u32,
+    /// Prompt tokens that those who run will have left when the step in flight has run.
+    pub(crate) prompt_tokens: u64,
     /// What the next in line was lacking; `None` if nobody was left waiting.
     pub(crate) lacking: Option<Lacking>,
 }
@@ -103,12 +105,20 @@ impl<'a> Load<'a> {
             true => 0,
             false => self.open_slots(),
         };
-        match self.own.prompt_blocks {
+        let free = match self.own.prompt_blocks {
             0 => free,
             own if self.room.blocks > 0 && self.running > 0 => {
                 free.min((u64::from(self.room.available) / own) as u32)
             }
             _ => free,
+        };
+        // A prompt starts as soon as there is one token of a step for it.
+        match self.tokens_free() {
+            Some(tokens) => {
+                let prompts = tokens.div_ceil(self.own.prompt_tokens.max(1));
+                free.min(u32::try_from(prompts).unwrap_or(u32::MAX))
+            }
+            None => free,
         }
     }
 
@@ -222,6 +232,13 @@ impl<'a> Load<'a> {
         self.joinable && self.waiting > 0 && self.room.lacking.is_some()
     }
 
+    /// Tokens of the next step for prompts that wait; `None` where a step runs any number.
+    fn tokens_free(&self) -> Option<u64> {
+        let all = u64::from(self.room.step_tokens);
+        let taken = self.room.prompt_tokens + u64::from(self.running);
+        (all > 0).then(|| all.saturating_sub(taken))
+    }
+
     /// Slots that nobody has, and that may be taken now.
     fn open_slots(&self) -> u32 {
         match self.joinable || self.running == 0 {
@@ -235,7 +252,10 @@ impl<'a> Load<'a> {
         // One that runs alone is given blocks that others must leave free.
         let alone = self.running == 0 && self.ahead.requests == 0;
         let fits = self.room.blocks == 0 || alone || blocks <= u64::from(self.room.available);
-        !self.is_crowded() && fits && self.ahead.requests < u64::from(self.open_slots())
+        let tokens = self.tokens_free();
+        let prompts = tokens.is_none_or(|tokens| self.ahead.prompt_tokens < tokens);
+        let slot = self.ahead.requests < u64::from(self.open_slots());
+        !self.is_crowded() && fits && prompts && slot
     }
 
     /// `floor(k / n)` rounds of the mean service time for `k` requests ahead on `n` slots, and what the
@@ -401,7 +421,7 @@ pub(super) mod tests {
                 blocks: 528,
                 available: 3,
                 step_tokens: 4_096,
-                lacking: None,
+                ..Room::default()
             },
             ..Load::idle(256, &pace)
         };

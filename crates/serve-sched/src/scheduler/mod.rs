@@ -357,6 +357,7 @@ impl Scheduler {
             blocks: self.limits.usable_blocks() - self.watermark.min(self.limits.usable_blocks()),
             available: self.pool.available().saturating_sub(self.watermark),
             step_tokens: self.step_tokens_max,
+            prompt_tokens: self.prompts.tokens_behind(),
             lacking: self.lacking,
         });
     }

@@ -41,6 +41,13 @@ impl Prompts {
         self.list.retain(|share| share.slot != slot);
     }
 
+    /// Tokens that they have left beyond the step that was planned last. O(prompts).
+    pub(super) fn tokens_behind(&self) -> u64 {
+        let behind = self.list.iter();
+        let behind = behind.map(|share| u64::from(share.pending - share.tokens));
+        behind.sum()
+    }
+
     /// How many prompts there are.
     fn len(&self) -> u32 {
         self.list.len() as u32

@@ -54,6 +54,10 @@ impl Order for Aging {
         place.until(again)
     }
 
+    fn ages_at(&self, request: &Request) -> Option<Time> {
+        (!self.age_after.is_zero()).then(|| request.arrival() + self.age_after)
+    }
+
     fn levels(&self) -> Vec<Lanes> {
         let mut levels = vec![Lanes::Numbered];
         levels.extend(self.inner.levels());
