@@ -11,7 +11,7 @@ use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
-use serve_core::{CancelReason, InvalidRequest, InvalidSampling, Limit, Refusal, Span};
+use serve_core::{Blame, CancelReason, Code, InvalidRequest, InvalidSampling, Refusal, Span};
 use thiserror::Error;
 
 use crate::lifecycle::State;
@@ -206,8 +206,8 @@ pub enum Problem {
     /// The inference thread is gone.
     #[error("the inference thread has stopped")]
     EngineStopped,
-    /// The request was called off.
-    #[error("the request was cancelled: {}", because(*.0))]
+    /// The request was cancelled.
+    #[error("the request was cancelled: {0}")]
     Cancelled(CancelReason),
     /// The client reads more slowly than the model writes, by more than the server keeps.
     #[error("the request was cancelled: the client fell more than {buffered} tokens behind")]
@@ -260,26 +260,12 @@ impl Problem {
             Self::ClassForbidden { .. } => invalid(StatusCode::FORBIDDEN, "class_forbidden"),
             Self::KeyReused => invalid(StatusCode::UNPROCESSABLE_ENTITY, "idempotency_key_reused"),
             Self::RequestNotFound { .. } => invalid(StatusCode::NOT_FOUND, "request_not_found"),
-            Self::Refused(refusal) => refused(refusal),
+            Self::Refused(refusal) => refusal.code().into(),
             Self::NotReady(State::Draining | State::Stopped) => unavailable("shutting_down"),
             Self::NotReady(State::Failed) | Self::EngineStopped => unavailable("engine_stopped"),
             Self::NotReady(_) => unavailable("not_ready"),
-            Self::Backend { .. } => Kind {
-                status: StatusCode::INTERNAL_SERVER_ERROR,
-                family: "server_error",
-                code: "backend_error",
-            },
-            Self::Cancelled(CancelReason::Drain) => unavailable("shutting_down"),
-            Self::Cancelled(CancelReason::Deadline) => Kind {
-                status: StatusCode::GATEWAY_TIMEOUT,
-                family: "server_error",
-                code: "deadline_exceeded",
-            },
-            Self::Cancelled(CancelReason::DeadlineUnreachable) => {
-                unavailable("deadline_unreachable")
-            }
-            Self::Cancelled(CancelReason::QueueTimeout) => unavailable("queue_timeout"),
-            Self::Cancelled(CancelReason::Client) => bad_request("cancelled"),
+            Self::Backend { .. } => Code::BACKEND_ERROR.into(),
+            Self::Cancelled(reason) => reason.code().into(),
             Self::SlowReader { .. } => bad_request("slow_reader"),
         }
     }
@@ -319,13 +305,18 @@ impl Problem {
     /// status that has.
     pub fn is_capacity(&self) -> bool {
         match self {
-            Self::Refused(Refusal::Later { limit, .. }) => {
-                !matches!(limit, Limit::Draining | Limit::TenantRate { .. })
-            }
-            Self::BodiesFull { .. }
-            | Self::TooManyConnections { .. }
-            | Self::Cancelled(CancelReason::QueueTimeout) => true,
+            Self::Refused(refusal) => refusal.code().blame == Blame::Capacity,
+            Self::Cancelled(reason) => reason.code().blame == Blame::Capacity,
+            Self::BodiesFull { .. } | Self::TooManyConnections { .. } => true,
             _ => false,
+        }
+    }
+
+    /// What the header `Retry-After` says, if anything.
+    fn retry_after_s(&self) -> Option<u64> {
+        match self {
+            Self::Refused(refusal) => refusal.retry_after_s(),
+            _ => None,
         }
     }
 
@@ -369,9 +360,7 @@ impl IntoResponse for Problem {
             let close = HeaderValue::from_static("close");
             response.headers_mut().insert(header::CONNECTION, close);
         }
-        if let Some(wait) = self.retry_after() {
-            // The header counts whole seconds; rounding down would invite the client too early.
-            let seconds = wait.as_nanos().div_ceil(1_000_000_000).max(1);
+        if let Some(seconds) = self.retry_after_s() {
             let headers = response.headers_mut();
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
@@ -398,29 +387,18 @@ struct ErrorObject<'a> {
     code: &'static str,
 }
 
-/// A refusal's status: 503 for what the server lacks, 429 for what the tenant has used up, 400 for
-/// what can never be served.
-fn refused(refusal: &Refusal) -> Kind {
-    let later = matches!(refusal, Refusal::Later { .. });
-    match refusal.limit() {
-        Limit::Draining => unavailable("shutting_down"),
-        Limit::TenantRate { .. } => Kind {
-            status: StatusCode::TOO_MANY_REQUESTS,
-            family: "rate_limit_error",
-            code: "rate_limit_exceeded",
-        },
-        Limit::GlobalRate => unavailable("server_rate_exceeded"),
-        Limit::Context { .. } => bad_request("context_length_exceeded"),
-        Limit::KvBlocks { .. } => bad_request("kv_capacity_exceeded"),
-        Limit::RateBurst { .. } => bad_request("rate_burst_exceeded"),
-        Limit::Deadline { .. } if later => unavailable("deadline_unreachable"),
-        Limit::Deadline { .. } => Kind {
-            status: StatusCode::GATEWAY_TIMEOUT,
-            family: "server_error",
-            code: "deadline_exceeded",
-        },
-        _ if later => unavailable("overloaded"),
-        _ => bad_request("never_served"),
+impl From<Code> for Kind {
+    fn from(code: Code) -> Self {
+        Self {
+            // A status that HTTP does not have is none that serve-core gives.
+            status: StatusCode::from_u16(code.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
+            family: match code.blame {
+                Blame::Client => "invalid_request_error",
+                Blame::Tenant => "rate_limit_error",
+                Blame::Capacity | Blame::Server => "server_error",
+            },
+            code: code.name,
+        }
     }
 }
 
@@ -444,18 +422,10 @@ fn unavailable(code: &'static str) -> Kind {
     }
 }
 
-fn because(reason: CancelReason) -> &'static str {
-    match reason {
-        CancelReason::Client => "the client called it off",
-        CancelReason::Deadline => "its deadline passed",
-        CancelReason::DeadlineUnreachable => "its deadline cannot be met any more",
-        CancelReason::QueueTimeout => "it waited longer than it was to and was never run",
-        CancelReason::Drain => "the server is shutting down",
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use serve_core::Limit;
+
     use super::*;
 
     #[test]

@@ -266,7 +266,7 @@ impl fmt::Display for Decision {
                 waiting,
             } => write!(f, "admitted: {class} {tenant}, {waiting} waiting"),
             Self::Refused { by, refusal } => {
-                write!(f, "{refusal} ({by}")?;
+                write!(f, "{refusal} ({by}: {}", refusal.code().name)?;
                 match refusal.retry_after() {
                     Some(after) => write!(f, ", again in {after})"),
                     None => f.write_str(")"),
@@ -315,7 +315,11 @@ impl fmt::Display for Decision {
             Self::Cancelled {
                 reason,
                 output_tokens,
-            } => write!(f, "cancelled: {}, {output_tokens} tokens", cancel(*reason)),
+            } => write!(
+                f,
+                "cancelled: {}, {output_tokens} tokens",
+                reason.code().name
+            ),
             Self::Failed {
                 cause,
                 output_tokens,
@@ -355,15 +359,5 @@ fn finish(reason: FinishReason) -> &'static str {
     match reason {
         FinishReason::Stop => "stop",
         FinishReason::Length => "length",
-    }
-}
-
-fn cancel(reason: CancelReason) -> &'static str {
-    match reason {
-        CancelReason::Client => "client",
-        CancelReason::Deadline => "deadline",
-        CancelReason::DeadlineUnreachable => "deadline out of reach",
-        CancelReason::QueueTimeout => "queue timeout",
-        CancelReason::Drain => "drain",
     }
 }

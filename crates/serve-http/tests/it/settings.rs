@@ -60,9 +60,9 @@ async fn the_effective_settings_are_shown_and_no_secret_is_among_them() {
     let process = Process::start_with(&args, &variables);
     for says in [
         "order fair-tenants",
-        "at most 8 waiting",
-        "free from 5 on refused",
-        "prefixes not kept",
+        "queue_cap 8",
+        "class_queue_cap free=5",
+        "prefix_cache false",
         "1 API keys",
         "Authorization: Bearer $KEY",
     ] {

@@ -16,10 +16,37 @@
 
 use serve_core::{Limit, Refusal, Request, Span};
 
-use super::{Admit, Load};
+use super::{Admission, Admit, Load};
+use crate::settings::Setting;
+
+/// As its family lists it.
+pub(super) const POLICY: Admission = Admission {
+    name: "deadline-prediction",
+    settings: &[&DEADLINE_ADMISSION.row, &DEADLINE_MARGIN.row],
+    build: |settings| match settings.get(&DEADLINE_ADMISSION) {
+        false => Vec::new(),
+        true => vec![Box::new(DeadlinePrediction::new(
+            settings.get(&DEADLINE_MARGIN),
+        ))],
+    },
+    by_default: || Box::new(DeadlinePrediction::default()),
+};
+
+const DEADLINE_ADMISSION: Setting<bool> = Setting::switch(
+    "deadline_admission",
+    "Refuse on arrival what cannot be answered by its deadline, by measurement",
+    false,
+);
+
+const DEADLINE_MARGIN: Setting<Span> = Setting::seconds(
+    "deadline_margin",
+    "Seconds that predictions leave before a deadline",
+    Span::ZERO,
+)
+.needs(&DEADLINE_ADMISSION);
 
 /// A request that will be too late is not taken.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeadlinePrediction {
     margin: Span,
 }
@@ -31,9 +58,16 @@ impl DeadlinePrediction {
     }
 }
 
+impl Default for DeadlinePrediction {
+    /// As the setting `deadline_margin` is by default.
+    fn default() -> Self {
+        Self::new(DEADLINE_MARGIN.usual())
+    }
+}
+
 impl Admit for DeadlinePrediction {
     fn name(&self) -> &'static str {
-        "deadline-prediction"
+        POLICY.name
     }
 
     /// The numbers in the refusal count the margin as part of the prediction.

@@ -13,42 +13,38 @@ mod token_bucket;
 pub use concurrency_limit::ConcurrencyLimit;
 pub use deadline_prediction::DeadlinePrediction;
 pub use latency_budget::LatencyBudget;
-pub use queue_cap::QueueCap;
+pub use queue_cap::{QUEUE_CAP, QueueCap};
 pub use token_backlog::TokenBacklog;
 pub use token_bucket::{Cost, Quota, TokenBucket};
 
 use serve_core::{CancelReason, Class, Refusal, Request, RequestId, Span, Time, Usage};
 
 use crate::Pace;
-use crate::named::Named;
+use crate::settings::{Row, Settings};
 
-/// Every admission policy with its default parameters, by the name that a binary's settings use.
-pub const ADMISSIONS: &[Named<dyn Admit>] = &[
-    Named {
-        name: "queue-cap",
-        build: || Box::new(QueueCap::default()),
-    },
-    Named {
-        name: "token-bucket",
-        build: || Box::new(TokenBucket::default()),
-    },
-    Named {
-        name: "latency-budget",
-        build: || Box::new(LatencyBudget::default()),
-    },
-    Named {
-        name: "deadline-prediction",
-        build: || Box::new(DeadlinePrediction::default()),
-    },
-    Named {
-        name: "token-backlog",
-        build: || Box::new(TokenBacklog::default()),
-    },
-    Named {
-        name: "concurrency-limit",
-        build: || Box::new(ConcurrencyLimit),
-    },
+/// Every admission policy with its settings, in the order in which they are asked: cheap and certain
+/// limits first, predictions last, as the first that refuses names the reason.
+pub const ADMISSIONS: &[Admission] = &[
+    queue_cap::POLICY,
+    concurrency_limit::POLICY,
+    token_bucket::POLICY,
+    deadline_prediction::POLICY,
+    token_backlog::POLICY,
+    latency_budget::POLICY,
 ];
+
+/// One admission policy. Unlike those of other families, any number of them hold at once.
+pub struct Admission {
+    /// The name, in the spelling of journals.
+    pub name: &'static str,
+    /// The settings that it owns. With their defaults it may be off.
+    pub settings: &'static [&'static Row],
+    /// Makes the policies that the settings ask for, in the order in which they are asked; none where
+    /// it is off.
+    pub build: fn(&Settings) -> Vec<Box<dyn Admit>>,
+    /// Makes the policy with its default parameters, as library users have it.
+    pub by_default: fn() -> Box<dyn Admit>,
+}
 
 /// A rule for taking requests in. The one method that matters is [`admit`](Self::admit).
 ///

@@ -12,7 +12,25 @@
 
 use serve_core::{Limit, Refusal, Request, Span};
 
-use super::{Admit, Load};
+use super::{Admission, Admit, Load};
+use crate::settings::Setting;
+
+/// As its family lists it.
+pub(super) const POLICY: Admission = Admission {
+    name: "token-backlog",
+    settings: &[&TOKEN_BACKLOG.row],
+    build: |settings| match settings.get(&TOKEN_BACKLOG) {
+        Span::ZERO => Vec::new(),
+        target => vec![Box::new(TokenBacklog::new(target))],
+    },
+    by_default: || Box::new(TokenBacklog::default()),
+};
+
+const TOKEN_BACKLOG: Setting<Span> = Setting::seconds(
+    "token_backlog",
+    "Seconds within which every waiting prompt is to be run, by measurement; 0 is no such limit",
+    Span::ZERO,
+);
 
 /// Only so many prompt tokens wait as can be run within a first-token target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +54,7 @@ impl Default for TokenBacklog {
 
 impl Admit for TokenBacklog {
     fn name(&self) -> &'static str {
-        "token-backlog"
+        POLICY.name
     }
 
     fn admit(&mut self, request: &Request, load: &Load<'_>) -> Result<(), Refusal> {

@@ -22,7 +22,48 @@ use std::num::NonZeroU64;
 
 use serve_core::{Limit, Refusal, Request, Span, TenantId, Time};
 
-use super::{Admit, Load};
+use super::{Admission, Admit, Load};
+use crate::settings::{Setting, Settings, TenantSettings};
+
+/// As its family lists it: a bucket for all and one for each tenant, of requests and of tokens.
+pub(super) const POLICY: Admission = Admission {
+    name: "token-bucket",
+    settings: &[
+        &REQUESTS_PER_S.row,
+        &TOKENS_PER_S.row,
+        &TENANT_REQUESTS_PER_S.row,
+        &TENANT_TOKENS_PER_S.row,
+        &RATE_BURST.row,
+    ],
+    build: buckets,
+    by_default: || Box::new(TokenBucket::default()),
+};
+
+const REQUESTS_PER_S: Setting<f64> = Setting::rate(
+    "requests_per_s",
+    "Requests in a second for all together; 0 is no limit",
+);
+
+const TOKENS_PER_S: Setting<f64> = Setting::rate(
+    "tokens_per_s",
+    "Tokens in a second for all together, prompts and answers at their longest; 0 is no limit",
+);
+
+const TENANT_REQUESTS_PER_S: Setting<f64> = Setting::rate(
+    "tenant_requests_per_s",
+    "Requests in a second for each tenant whose keys say nothing else; 0 is no limit",
+);
+
+const TENANT_TOKENS_PER_S: Setting<f64> = Setting::rate(
+    "tenant_tokens_per_s",
+    "Tokens in a second for each tenant whose keys say nothing else; 0 is no limit",
+);
+
+const RATE_BURST: Setting<Span> = Setting::seconds(
+    "rate_burst",
+    "Seconds' worth of its rate that may come at once; a request that costs more is never taken",
+    Span::from_secs(10),
+);
 
 /// So many requests or tokens in a time, with bursts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -140,7 +181,7 @@ impl Default for TokenBucket {
 
 impl Admit for TokenBucket {
     fn name(&self) -> &'static str {
-        "token-bucket"
+        POLICY.name
     }
 
     fn admit(&mut self, request: &Request, load: &Load<'_>) -> Result<(), Refusal> {
@@ -174,7 +215,62 @@ impl Admit for TokenBucket {
     }
 }
 
+/// The buckets that the settings ask for.
+fn buckets(settings: &Settings) -> Vec<Box<dyn Admit>> {
+    let global = [
+        (&REQUESTS_PER_S, Cost::Request),
+        (&TOKENS_PER_S, Cost::Tokens),
+    ];
+    let global = global.into_iter().filter_map(|(per_s, cost)| {
+        let quota = Quota::of(settings.get(per_s), settings)?;
+        Some(TokenBucket::global(quota, cost))
+    });
+    let requests = of_tenants(settings, &TENANT_REQUESTS_PER_S, Cost::Request, |tenant| {
+        tenant.requests_per_s
+    });
+    let tokens = of_tenants(settings, &TENANT_TOKENS_PER_S, Cost::Tokens, |tenant| {
+        tenant.tokens_per_s
+    });
+    let all = global.chain(requests).chain(tokens);
+    all.map(|bucket| Box::new(bucket) as Box<_>).collect()
+}
+
+/// A bucket for each tenant, if any tenant has a limit.
+fn of_tenants(
+    settings: &Settings,
+    usual_per_s: &Setting<f64>,
+    cost: Cost,
+    of_tenant: impl Fn(&TenantSettings) -> Option<f64>,
+) -> Option<TokenBucket> {
+    let usual_per_s = settings.get(usual_per_s);
+    let quotas = || {
+        let per_s = |tenant| of_tenant(tenant).unwrap_or(usual_per_s);
+        let tenants = settings.tenants.iter();
+        tenants.map(move |tenant| (tenant.id, Quota::of(per_s(tenant), settings)))
+    };
+    let usual = Quota::of(usual_per_s, settings);
+    if usual.is_none() && quotas().all(|(_, quota)| quota.is_none()) {
+        return None;
+    }
+    let usual = TokenBucket::per_tenant(usual.unwrap_or(Quota::UNLIMITED), cost);
+    Some(quotas().fold(usual, |bucket, (id, quota)| {
+        bucket.with_tenant(id, quota.unwrap_or(Quota::UNLIMITED))
+    }))
+}
+
 impl Quota {
+    /// More than anybody can use.
+    const UNLIMITED: Self = Self::new(NonZeroU64::MAX, Span::from_nanos(1), NonZeroU64::MAX);
+
+    /// So many units in a second, with the burst of the settings; `None` for a rate of 0. Rates are kept
+    /// to a thousandth.
+    fn of(per_s: f64, settings: &Settings) -> Option<Self> {
+        let whole = |number: f64| NonZeroU64::new(number.round() as u64).unwrap_or(NonZeroU64::MIN);
+        let (units, per) = (per_s * 1_000.0, Span::from_secs(1_000));
+        let burst = per_s * settings.get(&RATE_BURST).as_secs_f64();
+        (per_s > 0.0).then(|| Self::new(whole(units), per, whole(burst)))
+    }
+
     /// `units` in every `per`, and up to `burst` at once.
     pub const fn new(units: NonZeroU64, per: Span, burst: NonZeroU64) -> Self {
         Self { units, per, burst }
@@ -281,6 +377,71 @@ mod tests {
         assert!(ask(&mut global, &request(1, 1), Time::ZERO).is_ok());
         let refusal = ask(&mut global, &request(2, 1), Time::ZERO).unwrap_err();
         assert_eq!(refusal.limit(), Limit::GlobalRate);
+    }
+
+    #[test]
+    fn the_settings_give_each_rate_its_bucket_with_a_burst_of_so_many_seconds() {
+        let tenth = Span::from_millis(100);
+        let settings = Settings::default().with(&RATE_BURST, Span::from_secs(3));
+        let of = |rate, per_s| buckets(&settings.clone().with(rate, per_s)).len();
+        assert!(buckets(&settings).is_empty());
+        for rate in [
+            &REQUESTS_PER_S,
+            &TOKENS_PER_S,
+            &TENANT_REQUESTS_PER_S,
+            &TENANT_TOKENS_PER_S,
+        ] {
+            assert_eq!((of(rate, 0.0), of(rate, 0.001)), (0, 1));
+        }
+        // Ten in a second, thirty at once; then one each tenth of a second.
+        let ten = settings.with(&TENANT_REQUESTS_PER_S, 10.0);
+        let pace = Pace::default();
+        let mut taken_at = |now: Time, buckets: &mut Vec<Box<dyn Admit>>| {
+            let load = Load {
+                now,
+                ..Load::idle(1, &pace)
+            };
+            let taken = (0..100).take_while(|_| {
+                let taken = buckets[0].admit(&request(1, 1), &load).is_ok();
+                buckets[0].admitted(&request(1, 1), &load);
+                taken
+            });
+            taken.count()
+        };
+        assert_eq!(taken_at(Time::ZERO, &mut buckets(&ten)), 30);
+        let mut bucket = buckets(&ten);
+        for _ in 0..30 {
+            bucket[0].admitted(&request(1, 1), &Load::idle(1, &pace));
+        }
+        assert_eq!(taken_at(Time::ZERO + tenth, &mut bucket), 1);
+    }
+
+    #[test]
+    fn a_tenant_with_a_rate_of_its_own_has_it_beside_others_without() {
+        let tenant = |id, requests_per_s| TenantSettings {
+            id: TenantId::new(id),
+            requests_per_s,
+            ..TenantSettings::default()
+        };
+        let settings = Settings {
+            tenants: vec![tenant(1, Some(0.1)), tenant(2, Some(0.0))],
+            ..Settings::default()
+        };
+        let pace = Pace::default();
+        let taken = |settings: &Settings, id| {
+            let mut all = buckets(settings);
+            let load = Load::idle(1, &pace);
+            let taken = (0..50).take_while(|_| {
+                let taken = all[0].admit(&request(id, 1), &load).is_ok();
+                all[0].admitted(&request(id, 1), &load);
+                taken
+            });
+            taken.count()
+        };
+        let seen = [1, 2, 3].map(|id| taken(&settings, id));
+        assert_eq!(seen, [1, 50, 50], "0 is no limit, and nobody else has one");
+        let settings = settings.with(&TENANT_REQUESTS_PER_S, 0.2);
+        assert_eq!([1, 2, 3].map(|id| taken(&settings, id)), [1, 50, 2]);
     }
 
     #[test]

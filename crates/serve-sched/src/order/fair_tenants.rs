@@ -37,6 +37,22 @@ use serve_core::rng::mix;
 use serve_core::{Request, TenantId, Time};
 
 use super::{Lanes, Order, Place, Served, Waiting};
+use crate::named::Named;
+use crate::settings::{Setting, Settings};
+
+/// As its family lists it.
+pub(super) const POLICY: Named<dyn Order> = Named {
+    name: "fair-tenants",
+    settings: &[&INPUT_WEIGHT.row, &OUTPUT_WEIGHT.row],
+    build: |settings| Box::new(FairTenants::of(settings)),
+};
+
+const INPUT_WEIGHT: Setting<u32> =
+    Setting::count("input_weight", "What a prompt token costs a tenant", 1);
+
+/// An output token costs twice as much as a prompt token.
+const OUTPUT_WEIGHT: Setting<u32> =
+    Setting::count("output_weight", "What an output token costs a tenant", 2);
 
 /// Equal token shares for tenants that compete.
 #[derive(Debug)]
@@ -82,6 +98,15 @@ impl FairTenants {
             last_waiting: None,
             forget_at: FORGET_AT_LEAST,
         }
+    }
+
+    /// With the weights of the settings, and the shares of their tenants.
+    fn of(settings: &Settings) -> Self {
+        let weights = (settings.get(&INPUT_WEIGHT), settings.get(&OUTPUT_WEIGHT));
+        let tenants = settings.tenants.iter();
+        let shares = tenants.filter_map(|tenant| Some((tenant.id, tenant.weight?)));
+        let fair = Self::new(weights.0, weights.1);
+        shares.fold(fair, |fair, (tenant, share)| fair.with_share(tenant, share))
     }
 
     /// Gives `tenant` a share of `share` where others have one of 1.
@@ -148,15 +173,15 @@ impl FairTenants {
 }
 
 impl Default for FairTenants {
-    /// An output token costs twice as much as a prompt token.
+    /// With the weights that the settings have by default, and equal shares.
     fn default() -> Self {
-        Self::new(1, 2)
+        Self::of(&Settings::default())
     }
 }
 
 impl Order for FairTenants {
     fn name(&self) -> &'static str {
-        "fair-tenants"
+        POLICY.name
     }
 
     fn place(&mut self, waiting: &Waiting<'_>, _now: Time) -> Place {
@@ -282,6 +307,24 @@ mod tests {
             self.gate.ended(Time::ZERO, &ended);
             taken.request.tenant().get()
         }
+    }
+
+    #[test]
+    fn weights_and_shares_are_those_of_the_settings() {
+        let three = NonZeroU32::MIN.saturating_add(2);
+        let tenant = |id, weight| crate::TenantSettings {
+            id: TenantId::new(id),
+            weight,
+            ..crate::TenantSettings::default()
+        };
+        let settings = Settings {
+            tenants: vec![tenant(1, Some(three)), tenant(2, None)],
+            ..Settings::default()
+        };
+        let settings = settings.with(&INPUT_WEIGHT, 5).with(&OUTPUT_WEIGHT, 7);
+        let fair = FairTenants::of(&settings);
+        assert_eq!((fair.input_weight, fair.output_weight), (5, 7));
+        assert_eq!(fair.shares, BTreeMap::from([(TenantId::new(1), three)]));
     }
 
     #[test]

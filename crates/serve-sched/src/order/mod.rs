@@ -21,33 +21,22 @@ pub use strict_tiers::StrictTiers;
 use serve_core::{Request, Time};
 
 use crate::named::Named;
+use crate::settings::Setting;
 
-/// Every order policy with its default parameters, by the name that a binary's settings use.
+/// Which order it is.
+pub const ORDER: Setting<&'static str> =
+    Setting::name("order", "Which waiting request is next", "fifo", || {
+        Named::names(ORDERS)
+    });
+
+/// Every order policy, with its settings.
 pub const ORDERS: &[Named<dyn Order>] = &[
-    Named {
-        name: "fifo",
-        build: || Box::new(Fifo),
-    },
-    Named {
-        name: "strict-tiers",
-        build: || Box::new(StrictTiers),
-    },
-    Named {
-        name: "aging-tiers",
-        build: || Box::new(AgingTiers::default()),
-    },
-    Named {
-        name: "fair-tenants",
-        build: || Box::new(FairTenants::default()),
-    },
-    Named {
-        name: "earliest-deadline",
-        build: || Box::new(EarliestDeadline),
-    },
-    Named {
-        name: "response-ratio",
-        build: || Box::new(ResponseRatio::default()),
-    },
+    fifo::POLICY,
+    strict_tiers::POLICY,
+    aging_tiers::POLICY,
+    fair_tenants::POLICY,
+    earliest_deadline::POLICY,
+    response_ratio::POLICY,
 ];
 
 /// An order among waiting requests.

@@ -150,7 +150,7 @@ fn run(scene: &Scene, jumping: bool, journal: bool) -> (Report, String, u64) {
         _ => Box::new(Continuous::default()),
     };
     let policies = Policies {
-        order: (ORDERS[scene.order].build)(),
+        order: ORDERS[scene.order].by_default(),
         batch,
         preemption: Preemption {
             by_class: scene.by_class,

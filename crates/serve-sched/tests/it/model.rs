@@ -85,12 +85,12 @@ impl Setup {
             )),
         };
         let mut admit: Vec<Box<dyn Admit>> = vec![Box::new(QueueCap::new(self.queue_cap))];
-        admit.extend(self.admission.map(|index| (ADMISSIONS[index].build)()));
+        admit.extend(self.admission.map(|index| (ADMISSIONS[index].by_default)()));
         Policies {
             admit,
-            order: (ORDERS[self.order].build)(),
+            order: ORDERS[self.order].by_default(),
             batch,
-            victim: (VICTIMS[self.victim].build)(),
+            victim: VICTIMS[self.victim].by_default(),
             preemption: self.preemption,
             kv: KvSettings {
                 reuse_prefixes: self.reuse_prefixes,

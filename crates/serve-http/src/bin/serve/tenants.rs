@@ -5,10 +5,12 @@ use std::num::NonZeroU32;
 use serde::{Deserialize, Serialize};
 use serve_core::{Class, TenantId};
 use serve_http::auth::{Identity, KeyHash, Keys};
+use serve_sched::order::ORDER;
+use serve_sched::settings::{CLASSES, Kind};
+use serve_sched::{Settings, TenantSettings};
 
 use crate::cli::Cli;
 use crate::failure::Failure;
-use crate::units::{RATE_ACCEPTED, Rate};
 
 /// One `[[keys]]` of the settings file.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -42,11 +44,8 @@ pub(crate) struct Tenants {
 /// One tenant. Its id is 1 + its place in the list; the anonymous one is not in it.
 #[derive(Clone, Debug)]
 pub(crate) struct Tenant {
-    pub(crate) id: TenantId,
     name: String,
-    pub(crate) weight: Option<NonZeroU32>,
-    pub(crate) requests_per_s: Option<Rate>,
-    pub(crate) tokens_per_s: Option<Rate>,
+    pub(crate) settings: TenantSettings,
 }
 
 impl Tenants {
@@ -57,6 +56,7 @@ impl Tenants {
     /// [`Failure::Usage`] that names the key and the field.
     pub(crate) fn of(cli: &Cli) -> Result<Self, Failure> {
         let mut tenants = Self::default();
+        let settings = cli.settings();
         for (index, key) in cli.keys.iter().enumerate() {
             let wrong = |field: &str, cause: String| Failure::Usage {
                 setting: format!("keys[{index}].{field}"),
@@ -74,39 +74,36 @@ impl Tenants {
                 .parse()
                 .map_err(|error| wrong("sha256", format!("{error}")))?;
             let class = match &key.class {
-                None => cli.requests.classes.len() - 1,
-                Some(name) => cli.requests.class_rank(name).ok_or_else(|| {
-                    wrong(
-                        "class",
-                        format!("it must be one of {}", cli.requests.classes.join(", ")),
-                    )
+                None => lowest(settings),
+                Some(name) => settings.class(name).ok_or_else(|| {
+                    let known = settings.get(&CLASSES).join(", ");
+                    wrong("class", format!("it must be one of {known}"))
                 })?,
             };
-            if key.weight.is_some() && cli.policy.order != "fair-tenants" {
+            if key.weight.is_some() && settings.get(&ORDER) != "fair-tenants" {
                 return Err(wrong("weight", "it needs --order fair-tenants".to_owned()));
             }
             let rate = |field, per_s: Option<f64>| match per_s {
                 None => Ok(None),
-                Some(per_s) => match Rate::new(per_s) {
-                    Some(rate) => Ok(Some(rate)),
-                    None => Err(wrong(field, format!("it must be {RATE_ACCEPTED}"))),
+                Some(per_s) => match Kind::Rate.parse(&per_s.to_string()) {
+                    Ok(_) => Ok(Some(per_s)),
+                    Err(accepted) => Err(wrong(field, format!("it must be {accepted}"))),
                 },
             };
             let tenant = Tenant {
-                id: TenantId::default(),
                 name: key.tenant.as_ref().unwrap_or(&key.name).clone(),
-                weight: key.weight,
-                requests_per_s: rate("requests_per_s", key.requests_per_s)?,
-                tokens_per_s: rate("tokens_per_s", key.tokens_per_s)?,
+                settings: TenantSettings {
+                    id: TenantId::default(),
+                    weight: key.weight,
+                    requests_per_s: rate("requests_per_s", key.requests_per_s)?,
+                    tokens_per_s: rate("tokens_per_s", key.tokens_per_s)?,
+                },
             };
             let id = tenants.join(tenant).map_err(|(field, name)| {
                 let cause = format!("another key of the tenant {name:?} says something else");
                 wrong(field, cause)
             })?;
-            let identity = Identity {
-                tenant: id,
-                class: Class::new(u8::try_from(class).unwrap_or(u8::MAX)),
-            };
+            let identity = Identity { tenant: id, class };
             tenants.keys = std::mem::take(&mut tenants.keys).with(hash, identity);
         }
         Ok(tenants)
@@ -117,22 +114,33 @@ impl Tenants {
     fn join(&mut self, said: Tenant) -> Result<TenantId, (&'static str, String)> {
         let Some(tenant) = self.list.iter_mut().find(|known| known.name == said.name) else {
             let id = TenantId::new(self.list.len() as u32 + 1);
-            self.list.push(Tenant { id, ..said });
+            let settings = TenantSettings {
+                id,
+                ..said.settings
+            };
+            self.list.push(Tenant { settings, ..said });
             return Ok(id);
         };
-        let agree = merge(&mut tenant.weight, said.weight)
+        let (known, said_of) = (&mut tenant.settings, said.settings);
+        let agree = merge(&mut known.weight, said_of.weight)
             .ok_or("weight")
             .and_then(|()| {
-                merge(&mut tenant.requests_per_s, said.requests_per_s).ok_or("requests_per_s")
+                merge(&mut known.requests_per_s, said_of.requests_per_s).ok_or("requests_per_s")
             })
             .and_then(|()| {
-                merge(&mut tenant.tokens_per_s, said.tokens_per_s).ok_or("tokens_per_s")
+                merge(&mut known.tokens_per_s, said_of.tokens_per_s).ok_or("tokens_per_s")
             });
         match agree {
-            Ok(()) => Ok(tenant.id),
+            Ok(()) => Ok(known.id),
             Err(field) => Err((field, said.name)),
         }
     }
+}
+
+/// The class of a key that says nothing of it.
+fn lowest(settings: &Settings) -> Class {
+    let rank = settings.get(&CLASSES).len().saturating_sub(1);
+    Class::new(u8::try_from(rank).unwrap_or(u8::MAX))
 }
 
 /// Takes over what is said, unless something else is known.
