@@ -217,19 +217,30 @@ pub enum Problem {
     },
 }
 
-/// The three things about a problem that do not depend on its numbers.
+/// The things about a problem that do not depend on its numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
     /// The HTTP status.
     pub status: StatusCode,
-    /// The OpenAI error type.
-    pub family: &'static str,
+    /// Whose fault it is.
+    pub blame: Blame,
     /// The machine-readable code.
     pub code: &'static str,
 }
 
+impl Kind {
+    /// The OpenAI error type.
+    pub const fn family(&self) -> &'static str {
+        match self.blame {
+            Blame::Client => "invalid_request_error",
+            Blame::Tenant => "rate_limit_error",
+            Blame::Capacity | Blame::Server => "server_error",
+        }
+    }
+}
+
 impl Problem {
-    /// Status, type and code.
+    /// Status, type and code; what the scheduler says has those of serve-core.
     pub fn kind(&self) -> Kind {
         match self {
             Self::Syntax { .. } => bad_request("invalid_json"),
@@ -253,8 +264,8 @@ impl Problem {
                 invalid(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type")
             }
             Self::SlowBody { .. } => invalid(StatusCode::REQUEST_TIMEOUT, "body_timeout"),
-            Self::BodiesFull { .. } => unavailable("overloaded"),
-            Self::TooManyConnections { .. } => unavailable("too_many_connections"),
+            Self::BodiesFull { .. } => full("overloaded"),
+            Self::TooManyConnections { .. } => full("too_many_connections"),
             Self::TooLarge { .. } => invalid(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"),
             Self::Unauthorized(_) => invalid(StatusCode::UNAUTHORIZED, "invalid_api_key"),
             Self::ClassForbidden { .. } => invalid(StatusCode::FORBIDDEN, "class_forbidden"),
@@ -304,12 +315,7 @@ impl Problem {
     /// Whether the server lacks the capacity now and may have it later; the settings say which
     /// status that has.
     pub fn is_capacity(&self) -> bool {
-        match self {
-            Self::Refused(refusal) => refusal.code().blame == Blame::Capacity,
-            Self::Cancelled(reason) => reason.code().blame == Blame::Capacity,
-            Self::BodiesFull { .. } | Self::TooManyConnections { .. } => true,
-            _ => false,
-        }
+        self.kind().blame == Blame::Capacity
     }
 
     /// What the header `Retry-After` says, if anything.
@@ -326,7 +332,7 @@ impl Problem {
         ErrorBody {
             error: ErrorObject {
                 message: shown(&self.to_string()).to_owned(),
-                family: kind.family,
+                family: kind.family(),
                 param: self.param().map(shown),
                 code: kind.code,
             },
@@ -392,11 +398,7 @@ impl From<Code> for Kind {
         Self {
             // A status that HTTP does not have is none that serve-core gives.
             status: StatusCode::from_u16(code.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
-            family: match code.blame {
-                Blame::Client => "invalid_request_error",
-                Blame::Tenant => "rate_limit_error",
-                Blame::Capacity | Blame::Server => "server_error",
-            },
+            blame: code.blame,
             code: code.name,
         }
     }
@@ -405,7 +407,7 @@ impl From<Code> for Kind {
 fn invalid(status: StatusCode, code: &'static str) -> Kind {
     Kind {
         status,
-        family: "invalid_request_error",
+        blame: Blame::Client,
         code,
     }
 }
@@ -417,8 +419,15 @@ fn bad_request(code: &'static str) -> Kind {
 fn unavailable(code: &'static str) -> Kind {
     Kind {
         status: StatusCode::SERVICE_UNAVAILABLE,
-        family: "server_error",
+        blame: Blame::Server,
         code,
+    }
+}
+
+fn full(code: &'static str) -> Kind {
+    Kind {
+        blame: Blame::Capacity,
+        ..unavailable(code)
     }
 }
 

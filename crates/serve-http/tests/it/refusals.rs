@@ -419,7 +419,7 @@ fn every_limit_and_every_reason_is_told_by_its_code_and_documented() {
         let kind = problem.kind();
         assert_eq!((kind.status.as_u16(), kind.code), (code.status, code.name));
         let is_row = |row: &[String; 4]| {
-            row[0] == code.status.to_string() && row[1] == kind.family && row[2] == code.name
+            row[0] == code.status.to_string() && row[1] == kind.family() && row[2] == code.name
         };
         assert!(
             documented().iter().any(is_row),

@@ -179,9 +179,10 @@ impl SchedulerSettings {
         format!("{} {}", row.name, self.named(name, rows))
     }
 
-    /// A policy with those of its settings that are not off.
+    /// A policy with those of its settings that are not off; switches only turn it on.
     fn named(&self, name: &str, rows: &[&'static Row]) -> String {
-        let told: Vec<String> = rows.iter().filter_map(|row| self.told(row)).collect();
+        let rows = rows.iter().filter(|row| !matches!(row.kind, Kind::Switch));
+        let told: Vec<String> = rows.filter_map(|row| self.told(row)).collect();
         match told.is_empty() {
             true => name.to_owned(),
             false => format!("{name} ({})", told.join(", ")),
@@ -232,7 +233,7 @@ mod tests {
             settings.0.set_text(name, text).unwrap();
         }
         let [(_, admission), (_, policies)] = settings.lines();
-        assert_eq!(admission, "concurrency-limit (concurrency_limit true)");
+        assert_eq!(admission, "concurrency-limit");
         assert!(
             policies.starts_with("order aging-tiers (age_after 2), "),
             "{policies}"
