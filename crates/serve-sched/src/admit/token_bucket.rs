@@ -396,7 +396,7 @@ mod tests {
         // Ten in a second, thirty at once; then one each tenth of a second.
         let ten = settings.with(&TENANT_REQUESTS_PER_S, 10.0);
         let pace = Pace::default();
-        let mut taken_at = |now: Time, buckets: &mut Vec<Box<dyn Admit>>| {
+        let taken_at = |now: Time, buckets: &mut Vec<Box<dyn Admit>>| {
             let load = Load {
                 now,
                 ..Load::idle(1, &pace)
@@ -423,10 +423,8 @@ mod tests {
             requests_per_s,
             ..TenantSettings::default()
         };
-        let settings = Settings {
-            tenants: vec![tenant(1, Some(0.1)), tenant(2, Some(0.0))],
-            ..Settings::default()
-        };
+        let tenants = vec![tenant(1, Some(0.1)), tenant(2, Some(0.0))];
+        let settings = Settings::default().with_tenants(tenants);
         let pace = Pace::default();
         let taken = |settings: &Settings, id| {
             let mut all = buckets(settings);

@@ -317,10 +317,8 @@ mod tests {
             weight,
             ..crate::TenantSettings::default()
         };
-        let settings = Settings {
-            tenants: vec![tenant(1, Some(three)), tenant(2, None)],
-            ..Settings::default()
-        };
+        let tenants = vec![tenant(1, Some(three)), tenant(2, None)];
+        let settings = Settings::default().with_tenants(tenants);
         let settings = settings.with(&INPUT_WEIGHT, 5).with(&OUTPUT_WEIGHT, 7);
         let fair = FairTenants::of(&settings);
         assert_eq!((fair.input_weight, fair.output_weight), (5, 7));

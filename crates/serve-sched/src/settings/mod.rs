@@ -91,6 +91,12 @@ impl Settings {
         self
     }
 
+    /// The same with something to say of these tenants.
+    #[must_use]
+    pub fn with_tenants(self, tenants: Vec<TenantSettings>) -> Self {
+        Self { tenants, ..self }
+    }
+
     /// Gives a setting the value that a text stands for.
     ///
     /// # Errors

@@ -52,8 +52,8 @@ pub(crate) fn assemble(cli: &Cli, console: &Console) -> Result<Assembled, Failur
 /// The policies that the settings ask for.
 pub(crate) fn policies(cli: &Cli) -> Result<Policies, Failure> {
     let tenants = Tenants::of(cli)?.list;
-    let mut settings = cli.settings().clone();
-    settings.tenants = tenants.into_iter().map(|tenant| tenant.settings).collect();
+    let tenants = tenants.into_iter().map(|tenant| tenant.settings);
+    let mut settings = cli.settings().clone().with_tenants(tenants.collect());
     settings.hash_key = secret();
     Ok(settings.policies()?)
 }
