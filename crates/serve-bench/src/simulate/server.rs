@@ -104,7 +104,7 @@ impl ServerModel {
     ///
     /// [`ModelError`] when its step times are no function of the batch, or nothing fits on it.
     pub fn device(&self) -> Result<Mock, ModelError> {
-        Ok(Mock::new(self.scheduler.mock(MockConfig::default())?))
+        Ok(Mock::new(self.scheduler.mock(&MockConfig::default())?))
     }
 
     /// A scheduler for that device.

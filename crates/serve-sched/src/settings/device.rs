@@ -97,7 +97,7 @@ impl Settings {
     ///
     /// [`SettingError`] for step times that are no function of the batch, and for a cache without room
     /// for a block.
-    pub fn mock(&self, base: MockConfig) -> Result<MockConfig, SettingError> {
+    pub fn mock(&self, base: &MockConfig) -> Result<MockConfig, SettingError> {
         let micros = (self.get(&PREFILL_US), self.get(&CONTEXT_US));
         let cost = CostModel::default().with_micros(self.get(&DECODE_US), micros.0, micros.1);
         let cost = cost.map_err(|error| DECODE_US.row.wrong(error.to_string()))?;
@@ -105,7 +105,7 @@ impl Settings {
         let config = MockConfig {
             cost: cost.faster(self.mock_speed()),
             seed: self.get(&SEED).unwrap_or(base.seed),
-            ..base
+            ..base.clone()
         };
         let config = config.with_room(
             self.get(&MAX_BATCH).get(),
@@ -147,7 +147,7 @@ mod tests {
         for (name, text) in all {
             settings.set_text(name, text)?;
         }
-        settings.mock(MockConfig::default())
+        settings.mock(&MockConfig::default())
     }
 
     #[test]

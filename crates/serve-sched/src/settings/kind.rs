@@ -115,9 +115,9 @@ impl Kind {
     fn value(self, text: &str) -> Option<Value> {
         Some(match self {
             Self::Seconds => Value::Seconds(Span::from_secs_f64(number(text, |s| {
-                s >= 0.0 && s <= DAY_S
+                (0.0..=DAY_S).contains(&s)
             })?)),
-            Self::Rate => Value::Number(number(text, |rate| rate >= 0.0 && rate <= RATE_MAX)?),
+            Self::Rate => Value::Number(number(text, |rate| (0.0..=RATE_MAX).contains(&rate))?),
             Self::Whole { min } => {
                 let number = text.parse::<u32>().ok().filter(|number| *number >= min)?;
                 Value::Whole(u64::from(number))
@@ -153,7 +153,7 @@ fn number(text: &str, is_accepted: impl Fn(f64) -> bool) -> Option<f64> {
 }
 
 fn micros(text: &str) -> Option<f64> {
-    number(text.trim(), |us| us >= 0.0 && us <= HOUR_US)
+    number(text.trim(), |us| (0.0..=HOUR_US).contains(&us))
 }
 
 fn switch(text: &str) -> Option<bool> {

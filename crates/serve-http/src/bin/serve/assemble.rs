@@ -79,7 +79,7 @@ pub(crate) fn rebuild<B: serve_core::Backend + Send + 'static>(
 fn mock(cli: &Cli) -> Result<Assembled, Failure> {
     let settings = cli.settings();
     let speed = settings.mock_speed();
-    let config = settings.mock(MockConfig {
+    let config = settings.mock(&MockConfig {
         vocabulary: MockText::WORDS,
         ..MockConfig::default()
     })?;
