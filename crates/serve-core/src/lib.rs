@@ -10,6 +10,7 @@
 //! recomputation after a preemption are all segments with different ranges.
 
 pub mod backend;
+pub mod code;
 pub mod conformance;
 pub mod error;
 pub mod event;
@@ -23,6 +24,7 @@ pub mod step;
 pub mod time;
 
 pub use backend::{Backend, BackendError, InvalidLimits, Limits};
+pub use code::{Blame, Code};
 pub use error::{Limit, Refusal};
 pub use event::{CancelReason, Event, EventKind, FinishReason, Usage};
 pub use id::{BlockId, RequestId, StepId, TenantId, TokenId};

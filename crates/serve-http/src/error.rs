@@ -11,7 +11,7 @@ use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
-use serve_core::{CancelReason, InvalidRequest, InvalidSampling, Limit, Refusal, Span};
+use serve_core::{Blame, CancelReason, Code, InvalidRequest, InvalidSampling, Refusal, Span};
 use thiserror::Error;
 
 use crate::lifecycle::State;
@@ -206,8 +206,8 @@ pub enum Problem {
     /// The inference thread is gone.
     #[error("the inference thread has stopped")]
     EngineStopped,
-    /// The request was called off.
-    #[error("the request was cancelled: {}", because(*.0))]
+    /// The request was cancelled.
+    #[error("the request was cancelled: {0}")]
     Cancelled(CancelReason),
     /// The client reads more slowly than the model writes, by more than the server keeps.
     #[error("the request was cancelled: the client fell more than {buffered} tokens behind")]
@@ -217,19 +217,30 @@ pub enum Problem {
     },
 }
 
-/// The three things about a problem that do not depend on its numbers.
+/// The things about a problem that do not depend on its numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
     /// The HTTP status.
     pub status: StatusCode,
-    /// The OpenAI error type.
-    pub family: &'static str,
+    /// Whose fault it is.
+    pub blame: Blame,
     /// The machine-readable code.
     pub code: &'static str,
 }
 
+impl Kind {
+    /// The OpenAI error type.
+    pub const fn family(&self) -> &'static str {
+        match self.blame {
+            Blame::Client => "invalid_request_error",
+            Blame::Tenant => "rate_limit_error",
+            Blame::Capacity | Blame::Server => "server_error",
+        }
+    }
+}
+
 impl Problem {
-    /// Status, type and code.
+    /// Status, type and code; what the scheduler says has those of serve-core.
     pub fn kind(&self) -> Kind {
         match self {
             Self::Syntax { .. } => bad_request("invalid_json"),
@@ -253,33 +264,19 @@ impl Problem {
                 invalid(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type")
             }
             Self::SlowBody { .. } => invalid(StatusCode::REQUEST_TIMEOUT, "body_timeout"),
-            Self::BodiesFull { .. } => unavailable("overloaded"),
-            Self::TooManyConnections { .. } => unavailable("too_many_connections"),
+            Self::BodiesFull { .. } => full("overloaded"),
+            Self::TooManyConnections { .. } => full("too_many_connections"),
             Self::TooLarge { .. } => invalid(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"),
             Self::Unauthorized(_) => invalid(StatusCode::UNAUTHORIZED, "invalid_api_key"),
             Self::ClassForbidden { .. } => invalid(StatusCode::FORBIDDEN, "class_forbidden"),
             Self::KeyReused => invalid(StatusCode::UNPROCESSABLE_ENTITY, "idempotency_key_reused"),
             Self::RequestNotFound { .. } => invalid(StatusCode::NOT_FOUND, "request_not_found"),
-            Self::Refused(refusal) => refused(refusal),
+            Self::Refused(refusal) => refusal.code().into(),
             Self::NotReady(State::Draining | State::Stopped) => unavailable("shutting_down"),
             Self::NotReady(State::Failed) | Self::EngineStopped => unavailable("engine_stopped"),
             Self::NotReady(_) => unavailable("not_ready"),
-            Self::Backend { .. } => Kind {
-                status: StatusCode::INTERNAL_SERVER_ERROR,
-                family: "server_error",
-                code: "backend_error",
-            },
-            Self::Cancelled(CancelReason::Drain) => unavailable("shutting_down"),
-            Self::Cancelled(CancelReason::Deadline) => Kind {
-                status: StatusCode::GATEWAY_TIMEOUT,
-                family: "server_error",
-                code: "deadline_exceeded",
-            },
-            Self::Cancelled(CancelReason::DeadlineUnreachable) => {
-                unavailable("deadline_unreachable")
-            }
-            Self::Cancelled(CancelReason::QueueTimeout) => unavailable("queue_timeout"),
-            Self::Cancelled(CancelReason::Client) => bad_request("cancelled"),
+            Self::Backend { .. } => Code::BACKEND_ERROR.into(),
+            Self::Cancelled(reason) => reason.code().into(),
             Self::SlowReader { .. } => bad_request("slow_reader"),
         }
     }
@@ -318,18 +315,14 @@ impl Problem {
     /// Whether the server lacks the capacity now and may have it later; the settings say which
     /// status that has.
     pub fn is_capacity(&self) -> bool {
+        self.kind().blame == Blame::Capacity
+    }
+
+    /// What the header `Retry-After` says, if anything.
+    fn retry_after_s(&self) -> Option<u64> {
         match self {
-            Self::Refused(Refusal::Later { limit, .. }) => !matches!(
-                limit,
-                Limit::Draining
-                    | Limit::TenantRate { .. }
-                    | Limit::TenantInFlight { .. }
-                    | Limit::TenantKv { .. }
-            ),
-            Self::BodiesFull { .. }
-            | Self::TooManyConnections { .. }
-            | Self::Cancelled(CancelReason::QueueTimeout) => true,
-            _ => false,
+            Self::Refused(refusal) => refusal.retry_after_s(),
+            _ => None,
         }
     }
 
@@ -339,7 +332,7 @@ impl Problem {
         ErrorBody {
             error: ErrorObject {
                 message: shown(&self.to_string()).to_owned(),
-                family: kind.family,
+                family: kind.family(),
                 param: self.param().map(shown),
                 code: kind.code,
             },
@@ -373,9 +366,7 @@ impl IntoResponse for Problem {
             let close = HeaderValue::from_static("close");
             response.headers_mut().insert(header::CONNECTION, close);
         }
-        if let Some(wait) = self.retry_after() {
-            // The header counts whole seconds; rounding down would invite the client too early.
-            let seconds = wait.as_nanos().div_ceil(1_000_000_000).max(1);
+        if let Some(seconds) = self.retry_after_s() {
             let headers = response.headers_mut();
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
@@ -402,42 +393,21 @@ struct ErrorObject<'a> {
     code: &'static str,
 }
 
-/// A refusal's status: 503 for what the server lacks, 429 for what the tenant has used up, 400 for
-/// what can never be served.
-fn refused(refusal: &Refusal) -> Kind {
-    let later = matches!(refusal, Refusal::Later { .. });
-    match refusal.limit() {
-        Limit::Draining => unavailable("shutting_down"),
-        Limit::TenantRate { .. } => Kind {
-            status: StatusCode::TOO_MANY_REQUESTS,
-            family: "rate_limit_error",
-            code: "rate_limit_exceeded",
-        },
-        Limit::TenantInFlight { .. } | Limit::TenantKv { .. } if later => Kind {
-            status: StatusCode::TOO_MANY_REQUESTS,
-            family: "rate_limit_error",
-            code: "tenant_limit_exceeded",
-        },
-        Limit::GlobalRate => unavailable("server_rate_exceeded"),
-        Limit::Context { .. } => bad_request("context_length_exceeded"),
-        Limit::KvBlocks { .. } => bad_request("kv_capacity_exceeded"),
-        Limit::TenantKv { .. } => bad_request("kv_capacity_exceeded"),
-        Limit::ClassKv { .. } if !later => bad_request("kv_capacity_exceeded"),
-        Limit::Deadline { .. } if later => unavailable("deadline_unreachable"),
-        Limit::Deadline { .. } => Kind {
-            status: StatusCode::GATEWAY_TIMEOUT,
-            family: "server_error",
-            code: "deadline_exceeded",
-        },
-        _ if later => unavailable("overloaded"),
-        _ => bad_request("never_served"),
+impl From<Code> for Kind {
+    fn from(code: Code) -> Self {
+        Self {
+            // A status that HTTP does not have is none that serve-core gives.
+            status: StatusCode::from_u16(code.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
+            blame: code.blame,
+            code: code.name,
+        }
     }
 }
 
 fn invalid(status: StatusCode, code: &'static str) -> Kind {
     Kind {
         status,
-        family: "invalid_request_error",
+        blame: Blame::Client,
         code,
     }
 }
@@ -449,23 +419,22 @@ fn bad_request(code: &'static str) -> Kind {
 fn unavailable(code: &'static str) -> Kind {
     Kind {
         status: StatusCode::SERVICE_UNAVAILABLE,
-        family: "server_error",
+        blame: Blame::Server,
         code,
     }
 }
 
-fn because(reason: CancelReason) -> &'static str {
-    match reason {
-        CancelReason::Client => "the client called it off",
-        CancelReason::Deadline => "its deadline passed",
-        CancelReason::DeadlineUnreachable => "its deadline cannot be met any more",
-        CancelReason::QueueTimeout => "it waited longer than it was to and was never run",
-        CancelReason::Drain => "the server is shutting down",
+fn full(code: &'static str) -> Kind {
+    Kind {
+        blame: Blame::Capacity,
+        ..unavailable(code)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use serve_core::Limit;
+
     use super::*;
 
     #[test]

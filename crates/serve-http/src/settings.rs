@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 use serve_core::Class;
+use serve_sched::admit::QUEUE_CAP;
+use serve_sched::settings::CLASSES;
 
 use crate::auth::Keys;
 
@@ -92,7 +94,7 @@ impl Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            queue_cap: 256,
+            queue_cap: QUEUE_CAP.usual(),
             connections: ConnectionSettings::default(),
             drain_timeout: Duration::from_secs(30),
             request_timeout: None,
@@ -101,7 +103,7 @@ impl Default for Settings {
             idempotency_ttl: Duration::from_secs(600),
             idempotency_bytes_max: 64 << 20,
             capacity_status: CapacityStatus::default(),
-            classes: vec!["paid".to_owned(), "free".to_owned()],
+            classes: CLASSES.usual(),
             keys: Keys::default(),
             shown: Value::Null,
         }

@@ -282,7 +282,7 @@ impl fmt::Display for Decision {
                 waiting,
             } => write!(f, "admitted: {class} {tenant}, {waiting} waiting"),
             Self::Refused { by, refusal } => {
-                write!(f, "{refusal} ({by}")?;
+                write!(f, "{refusal} ({by}: {}", refusal.code().name)?;
                 again(f, refusal)
             }
             Self::Displaced { by, refusal } => {
@@ -337,7 +337,11 @@ impl fmt::Display for Decision {
             Self::Cancelled {
                 reason,
                 output_tokens,
-            } => write!(f, "cancelled: {}, {output_tokens} tokens", cancel(*reason)),
+            } => write!(
+                f,
+                "cancelled: {}, {output_tokens} tokens",
+                reason.code().name
+            ),
             Self::Failed {
                 cause,
                 output_tokens,
@@ -385,15 +389,5 @@ fn finish(reason: FinishReason) -> &'static str {
     match reason {
         FinishReason::Stop => "stop",
         FinishReason::Length => "length",
-    }
-}
-
-fn cancel(reason: CancelReason) -> &'static str {
-    match reason {
-        CancelReason::Client => "client",
-        CancelReason::Deadline => "deadline",
-        CancelReason::DeadlineUnreachable => "deadline out of reach",
-        CancelReason::QueueTimeout => "queue timeout",
-        CancelReason::Drain => "drain",
     }
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use serve_core::{CancelReason, Limit, Refusal, Span, Usage};
+use serve_core::{CancelReason, Code, Refusal, Span, Usage};
 
 use crate::drive::{AttemptError, Said};
 use crate::record::Timings;
@@ -20,63 +20,30 @@ pub(crate) struct Unanswered {
 impl Unanswered {
     /// The scheduler did not take it.
     pub(crate) fn refused(refusal: &Refusal) -> Self {
-        let later = matches!(refusal, Refusal::Later { .. });
-        let (status, code) = match refusal.limit() {
-            Limit::Draining => (503, "shutting_down"),
-            Limit::TenantRate { .. } => (429, "rate_limit_exceeded"),
-            Limit::TenantInFlight { .. } | Limit::TenantKv { .. } if later => {
-                (429, "tenant_limit_exceeded")
-            }
-            Limit::GlobalRate => (503, "server_rate_exceeded"),
-            Limit::Context { .. } => (400, "context_length_exceeded"),
-            Limit::KvBlocks { .. } => (400, "kv_capacity_exceeded"),
-            Limit::TenantKv { .. } => (400, "kv_capacity_exceeded"),
-            Limit::ClassKv { .. } if !later => (400, "kv_capacity_exceeded"),
-            Limit::Deadline { .. } if later => (503, "deadline_unreachable"),
-            Limit::Deadline { .. } => (504, "deadline_exceeded"),
-            _ if later => (503, "overloaded"),
-            _ => (400, "never_served"),
-        };
         let wait = refusal.retry_after().map(Duration::from);
-        Self::new(status, code, refusal.to_string(), wait)
+        Self::new(refusal.code(), refusal.to_string(), wait)
     }
 
-    /// It was called off, and not by its client.
+    /// The same as `serve` says it: its `Retry-After` counts whole seconds.
+    pub(crate) fn refused_over_http(refusal: &Refusal) -> Self {
+        let wait = refusal.retry_after_s().map(Duration::from_secs);
+        Self::new(refusal.code(), refusal.to_string(), wait)
+    }
+
+    /// It was cancelled, and not by its client.
     pub(crate) fn cancelled(reason: CancelReason) -> Self {
-        let (status, code, message) = match reason {
-            CancelReason::Client => (400, "cancelled", "the client called it off"),
-            CancelReason::Deadline => (504, "deadline_exceeded", "the deadline has passed"),
-            CancelReason::DeadlineUnreachable => (
-                503,
-                "deadline_unreachable",
-                "the deadline cannot be met any more",
-            ),
-            CancelReason::QueueTimeout => (503, "queue_timeout", "it has waited too long"),
-            CancelReason::Drain => (503, "shutting_down", "the engine is shutting down"),
-        };
-        Self::new(status, code, message.to_owned(), None)
+        let message = format!("the request was cancelled: {reason}");
+        Self::new(reason.code(), message, None)
     }
 
     /// The backend failed under it.
     pub(crate) fn failed(cause: &str) -> Self {
-        Self::new(500, "backend_error", cause.to_owned(), None)
+        Self::new(Code::BACKEND_ERROR, cause.to_owned(), None)
     }
 
-    /// The same as `serve` says it: its `Retry-After` counts whole seconds.
-    pub(crate) fn over_http(mut self) -> Self {
-        if let AttemptError::Refused {
-            retry_after: Some(wait),
-            ..
-        } = &mut self.error
-        {
-            let seconds = wait.as_nanos().div_ceil(1_000_000_000).max(1);
-            *wait = Duration::from_secs(u64::try_from(seconds).unwrap_or(u64::MAX));
-        }
-        self
-    }
-
-    fn new(status: u16, code: &str, message: String, retry_after: Option<Duration>) -> Self {
-        let error = AttemptError::of_status(status, code.to_owned(), message, retry_after);
+    fn new(code: Code, message: String, retry_after: Option<Duration>) -> Self {
+        let status = code.status;
+        let error = AttemptError::of_status(status, code.name.to_owned(), message, retry_after);
         Self { status, error }
     }
 }

@@ -69,7 +69,7 @@ impl Settings {
         let file: Map<String, Value> = toml::from_str(text).map_err(|error| error.to_string())?;
         let each = file
             .iter()
-            .map(|(name, value)| (name.clone(), shown(value)));
+            .map(|(name, value)| (name.clone(), in_file(value)));
         Ok(Self(each.collect()))
     }
 
@@ -262,6 +262,18 @@ fn shown(value: &Value) -> String {
     }
 }
 
+/// A value of a file as one would set it: a table is pairs, `{ free = 64 }` is `free=64`.
+fn in_file(value: &Value) -> String {
+    match value {
+        Value::Object(pairs) => {
+            let pairs = pairs.iter();
+            let pairs = pairs.map(|(name, value)| format!("{name}={}", shown(value)));
+            pairs.collect::<Vec<_>>().join(",")
+        }
+        other => shown(other),
+    }
+}
+
 /// Whether two texts are the same value: `2` and `2.0` are.
 fn same(asked: &str, has: &str) -> bool {
     let parts = |text: &str| {
@@ -347,6 +359,8 @@ mod tests {
         let file = Settings::from_toml("max_batch = 8\nmock_decode_us = [\"1=5\", \"4=6.5\"]\n");
         let flags = settings(&["max-batch=8", "mock-decode-us=1=5,4=6.5"]);
         assert_eq!(file.unwrap(), flags);
+        let table = Settings::from_toml("class_queue_cap = { free = 4, paid = 0 }").unwrap();
+        assert_eq!(table.get("class_queue_cap"), Some("free=4,paid=0"));
         assert!(Settings::from_toml("max_batch").is_err());
     }
 

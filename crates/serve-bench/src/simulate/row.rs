@@ -156,7 +156,7 @@ fn left(why: Left) -> AttemptError {
 fn ended(terminal: &Terminal) -> Result<FinishReason, (u16, AttemptError)> {
     let unanswered = match terminal {
         Terminal::Finished(reason) => return Ok(*reason),
-        Terminal::Refused(refusal) => Unanswered::refused(refusal).over_http(),
+        Terminal::Refused(refusal) => Unanswered::refused_over_http(refusal),
         Terminal::Cancelled(reason) => Unanswered::cancelled(*reason),
         Terminal::Failed => Unanswered::failed("the device failed"),
     };

@@ -259,7 +259,7 @@ async fn bad_input_is_named() {
         (
             "run --clients 1 --in-process --with max_batch=0",
             1,
-            "max_batch=0: accepted is a whole number",
+            "invalid value '0' for '--max-batch <N>': a whole number from 1 up",
         ),
         (
             "run --clients 1 --in-process --url http://127.0.0.1:9",

@@ -18,8 +18,8 @@ modules! {
     failure "../../src/bin/serve/failure.rs",
     file "../../src/bin/serve/file.rs",
     network "../../src/bin/serve/network.rs",
-    policy "../../src/bin/serve/policy.rs",
     requests "../../src/bin/serve/requests.rs",
+    scheduler "../../src/bin/serve/scheduler.rs",
     tenants "../../src/bin/serve/tenants.rs",
     units "../../src/bin/serve/units.rs"
 }

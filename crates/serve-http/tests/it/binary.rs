@@ -193,11 +193,7 @@ async fn a_setting_can_come_from_the_environment_and_a_flag_wins() {
         "{}",
         process.banner
     );
-    assert!(
-        process.banner.contains("at most 7 waiting"),
-        "{}",
-        process.banner
-    );
+    assert!(process.banner.contains("queue_cap 7"), "{}", process.banner);
 }
 
 #[test]

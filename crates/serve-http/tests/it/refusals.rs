@@ -7,7 +7,7 @@ use std::num::NonZeroU64;
 use axum::response::IntoResponse;
 use serde_json::{Value, json};
 use serve_core::{
-    CancelReason, Class, InvalidRequest, InvalidSampling, Limit, Refusal, Span, TenantId,
+    Blame, CancelReason, Class, InvalidRequest, InvalidSampling, Limit, Refusal, Span, TenantId,
 };
 use serve_http::error::Problem;
 use serve_http::lifecycle::State;
@@ -315,7 +315,10 @@ fn table() -> Vec<(Problem, u16, &'static str, &'static str)> {
             "overloaded",
         ),
         (
-            later(Limit::TokenBacklog { tokens: 2, max: 1 }),
+            later(Limit::FirstTokenBudget {
+                predicted: span,
+                target: span,
+            }),
             503,
             SERVER,
             "overloaded",
@@ -455,6 +458,37 @@ async fn every_refusal_has_its_status_type_code_and_header_and_is_documented() {
         ]);
     }
     assert_eq!(documented(), seen, "docs/operations.md has another table");
+}
+
+/// Whatever the scheduler can say has a row, also what nobody has thought of above.
+#[test]
+fn every_limit_and_every_reason_is_told_by_its_code_and_documented() {
+    let refused = Limit::each().flat_map(|limit| {
+        let retry_after = Some(Span::from_secs(1));
+        [
+            Refusal::Later { limit, retry_after },
+            Refusal::Never { limit },
+        ]
+    });
+    let refused = refused.map(|refusal| (refusal.code(), Problem::Refused(refusal)));
+    let cancelled = CancelReason::each().map(|it| (it.code(), Problem::Cancelled(it)));
+    for (code, problem) in refused.chain(cancelled) {
+        let kind = problem.kind();
+        assert_eq!((kind.status.as_u16(), kind.code), (code.status, code.name));
+        let is_row = |row: &[String; 4]| {
+            row[0] == code.status.to_string() && row[1] == kind.family() && row[2] == code.name
+        };
+        assert!(
+            documented().iter().any(is_row),
+            "{code:?} is not documented"
+        );
+        assert_eq!(problem.is_capacity(), code.blame == Blame::Capacity);
+        // A status of capacity can be 429; nothing else of the server's is.
+        assert_eq!(
+            problem.is_capacity(),
+            kind.status == 503 && code.name != "shutting_down"
+        );
+    }
 }
 
 #[tokio::test]

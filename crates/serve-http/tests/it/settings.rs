@@ -60,9 +60,9 @@ async fn the_effective_settings_are_shown_and_no_secret_is_among_them() {
     let process = Process::start_with(&args, &variables);
     for says in [
         "order fair-tenants",
-        "at most 8 waiting",
-        "free from 5 on refused",
-        "prefixes not kept",
+        "queue_cap 8",
+        "class_queue_cap free=5",
+        "prefix_cache false",
         "1 API keys",
         "Authorization: Bearer $KEY",
     ] {
@@ -83,7 +83,7 @@ async fn the_effective_settings_are_shown_and_no_secret_is_among_them() {
         ("age_after", json!(null)),
         ("batch", json!("continuous")),
         ("classes", json!(["paid", "free"])),
-        ("class_queue_cap", json!([{"class": "free", "depth": 5}])),
+        ("class_queue_cap", json!([{"class": "free", "max": 5}])),
         ("request_timeout", json!(0.0)),
     ] {
         assert_eq!(shown[name], value, "{name}");
@@ -148,7 +148,7 @@ async fn every_policy_can_be_reached_and_serves() {
             "free=3",
             "--latency-budget",
             "5",
-            "--token-backlog",
+            "--first-token-budget",
             "5",
         ],
         &[

@@ -8,7 +8,25 @@
 
 use serve_core::{Limit, Refusal, Request};
 
-use super::{Admit, Load};
+use super::{Admission, Admit, Load};
+use crate::settings::Setting;
+
+/// As its family lists it.
+pub(super) const POLICY: Admission = Admission {
+    name: "concurrency-limit",
+    settings: &[&CONCURRENCY_LIMIT.row],
+    build: |settings| match settings.get(&CONCURRENCY_LIMIT) {
+        false => Vec::new(),
+        true => vec![Box::new(ConcurrencyLimit)],
+    },
+    by_default: || Box::new(ConcurrencyLimit),
+};
+
+const CONCURRENCY_LIMIT: Setting<bool> = Setting::switch(
+    "concurrency_limit",
+    "Refuse whatever would have to wait",
+    false,
+);
 
 /// Nobody waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,7 +34,7 @@ pub struct ConcurrencyLimit;
 
 impl Admit for ConcurrencyLimit {
     fn name(&self) -> &'static str {
-        "concurrency-limit"
+        POLICY.name
     }
 
     fn admit(&mut self, _request: &Request, load: &Load<'_>) -> Result<(), Refusal> {

@@ -20,10 +20,51 @@ use std::collections::BTreeSet;
 
 use serve_core::{Limit, Refusal, Request, RequestId, Span};
 
-use super::{Admit, Cause, Ended, Load, Watch};
+use super::{Admission, Admit, Cause, Ended, Load, Watch};
+use crate::settings::Setting;
+
+/// As its family lists it.
+pub(super) const POLICY: Admission = Admission {
+    name: "deadline-prediction",
+    settings: &[
+        &DEADLINE_ADMISSION.row,
+        &DEADLINE_MARGIN.row,
+        &DEADLINE_RUNNING.row,
+    ],
+    build: |settings| match settings.get(&DEADLINE_ADMISSION) {
+        false => Vec::new(),
+        true => {
+            let policy = DeadlinePrediction::new(settings.get(&DEADLINE_MARGIN));
+            vec![Box::new(
+                policy.ending_running(settings.get(&DEADLINE_RUNNING)),
+            )]
+        }
+    },
+    by_default: || Box::new(DeadlinePrediction::default()),
+};
+
+const DEADLINE_ADMISSION: Setting<bool> = Setting::switch(
+    "deadline_admission",
+    "Refuse on arrival, and cancel before it is begun, what cannot be answered by its deadline, by measurement",
+    false,
+);
+
+const DEADLINE_MARGIN: Setting<Span> = Setting::seconds(
+    "deadline_margin",
+    "Seconds that predictions leave before a deadline",
+    Span::ZERO,
+)
+.needs(&DEADLINE_ADMISSION);
+
+const DEADLINE_RUNNING: Setting<bool> = Setting::switch(
+    "deadline_running",
+    "Cancel running requests as well, once they are not going to be answered by their deadlines",
+    false,
+)
+.needs(&DEADLINE_ADMISSION);
 
 /// A request that cannot be in time is not taken.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadlinePrediction {
     margin: Span,
     ends_running: bool,
@@ -86,9 +127,16 @@ impl DeadlinePrediction {
     }
 }
 
+impl Default for DeadlinePrediction {
+    /// As the setting `deadline_margin` is by default.
+    fn default() -> Self {
+        Self::new(DEADLINE_MARGIN.usual())
+    }
+}
+
 impl Admit for DeadlinePrediction {
     fn name(&self) -> &'static str {
-        "deadline-prediction"
+        POLICY.name
     }
 
     /// The numbers in the refusal count the margin as part of the prediction.

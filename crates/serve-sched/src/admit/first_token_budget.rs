@@ -9,7 +9,26 @@
 
 use serve_core::{Limit, Refusal, Request, Span};
 
-use super::{Admit, Load};
+use super::{Admission, Admit, Load};
+use crate::settings::Setting;
+
+/// As its family lists it.
+pub(super) const POLICY: Admission = Admission {
+    name: "first-token-budget",
+    settings: &[&FIRST_TOKEN_BUDGET.row],
+    build: |settings| match settings.get(&FIRST_TOKEN_BUDGET) {
+        Span::ZERO => Vec::new(),
+        target => vec![Box::new(FirstTokenBudget::new(target))],
+    },
+    by_default: || Box::new(FirstTokenBudget::default()),
+};
+
+const FIRST_TOKEN_BUDGET: Setting<Span> = Setting::seconds(
+    "first_token_budget",
+    "Seconds within which every request that is taken is to have its first token, by measurement; 0 is no \
+     such limit",
+    Span::ZERO,
+);
 
 /// As many requests wait as can be given their first token within a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +52,7 @@ impl Default for FirstTokenBudget {
 
 impl Admit for FirstTokenBudget {
     fn name(&self) -> &'static str {
-        "first-token-budget"
+        POLICY.name
     }
 
     fn admit(&mut self, _request: &Request, load: &Load<'_>) -> Result<(), Refusal> {

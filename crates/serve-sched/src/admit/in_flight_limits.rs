@@ -18,7 +18,49 @@ use std::collections::BTreeMap;
 
 use serve_core::{Class, Limit, Refusal, Request, Span, TenantId};
 
-use super::{Admit, Ended, Load};
+use super::{Admission, Admit, Ended, Load, check_classes};
+use crate::settings::{Setting, Settings, TenantSettings};
+
+/// As its family lists it.
+pub(super) const POLICY: Admission = Admission {
+    name: "in-flight-limits",
+    settings: &[
+        &TENANT_IN_FLIGHT.row,
+        &TENANT_KV_TOKENS.row,
+        &CLASS_IN_FLIGHT.row,
+        &CLASS_KV_TOKENS.row,
+    ],
+    build: |settings| match InFlightLimits::of(settings) {
+        limits if limits.are_off() => Vec::new(),
+        limits => vec![Box::new(limits)],
+    },
+    by_default: || Box::new(InFlightLimits::default()),
+};
+
+const TENANT_IN_FLIGHT: Setting<u32> = Setting::count(
+    "tenant_in_flight",
+    "Requests of one tenant that may wait and run together; more are refused; 0 is no limit",
+    0,
+);
+
+const TENANT_KV_TOKENS: Setting<u32> = Setting::count(
+    "tenant_kv_tokens",
+    "Tokens of the KV cache that the requests of one tenant may come to hold together; 0 is no limit",
+    0,
+);
+
+const CLASS_IN_FLIGHT: Setting<Vec<(String, u32)>> = Setting::by_class(
+    "class_in_flight",
+    "Requests of single classes that may wait and run together, such as `batch=16`; 0 is no limit",
+)
+.checked(|settings| check_classes(settings, &CLASS_IN_FLIGHT));
+
+const CLASS_KV_TOKENS: Setting<Vec<(String, u32)>> = Setting::by_class(
+    "class_kv_tokens",
+    "Tokens of the KV cache that the requests of single classes may come to hold together, such as \
+     `batch=65536`; 0 is no limit",
+)
+.checked(|settings| check_classes(settings, &CLASS_KV_TOKENS));
 
 /// Only so many requests in flight, and only so much of the KV cache, for each tenant and each class.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,6 +117,42 @@ impl InFlightLimits {
         }
     }
 
+    /// With the bounds of the settings.
+    fn of(settings: &Settings) -> Self {
+        let usual = Bound {
+            requests: settings.get(&TENANT_IN_FLIGHT),
+            positions: u64::from(settings.get(&TENANT_KV_TOKENS)),
+        };
+        let own = |tenant: &TenantSettings| Bound {
+            requests: tenant.in_flight.unwrap_or(usual.requests),
+            positions: tenant.kv_tokens.unwrap_or(usual.positions),
+        };
+        let mut limits = settings
+            .tenants
+            .iter()
+            .filter(|tenant| own(tenant) != usual)
+            .fold(Self::new(usual), |limits, tenant| {
+                limits.with_tenant(tenant.id, own(tenant))
+            });
+        let mut of_class = |name: &str, set: fn(&mut Bound, u32), max| {
+            if let Some(class) = settings.class(name) {
+                set(limits.classes.named.entry(class).or_default(), max);
+            }
+        };
+        for (name, max) in settings.get(&CLASS_IN_FLIGHT) {
+            of_class(&name, |bound, max| bound.requests = max, max);
+        }
+        for (name, max) in settings.get(&CLASS_KV_TOKENS) {
+            of_class(&name, |bound, max| bound.positions = u64::from(max), max);
+        }
+        limits
+    }
+
+    /// Whether nothing is limited.
+    fn are_off(&self) -> bool {
+        self.tenants.is_off() && self.classes.is_off()
+    }
+
     /// Gives a tenant a bound of its own.
     #[must_use]
     pub fn with_tenant(mut self, tenant: TenantId, bound: Bound) -> Self {
@@ -102,7 +180,7 @@ impl Default for InFlightLimits {
 
 impl Admit for InFlightLimits {
     fn name(&self) -> &'static str {
-        "in-flight-limits"
+        POLICY.name
     }
 
     fn admit(&mut self, request: &Request, load: &Load<'_>) -> Result<(), Refusal> {
@@ -191,6 +269,12 @@ impl<K: Ord + Copy> Book<K> {
             named: BTreeMap::new(),
             held: BTreeMap::new(),
         }
+    }
+
+    /// Whether nobody has a bound.
+    fn is_off(&self) -> bool {
+        let mut bounds = self.named.values().chain([&self.usual]);
+        bounds.all(|bound| *bound == Bound::default())
     }
 
     fn bound(&self, of: K) -> Bound {

@@ -15,7 +15,25 @@
 
 use serve_core::{Limit, Refusal, Request, Span};
 
-use super::{Admit, Load};
+use super::{Admission, Admit, Load};
+use crate::settings::Setting;
+
+/// As its family lists it.
+pub(super) const POLICY: Admission = Admission {
+    name: "latency-budget",
+    settings: &[&LATENCY_BUDGET.row],
+    build: |settings| match settings.get(&LATENCY_BUDGET) {
+        Span::ZERO => Vec::new(),
+        target => vec![Box::new(LatencyBudget::new(target))],
+    },
+    by_default: || Box::new(LatencyBudget::default()),
+};
+
+const LATENCY_BUDGET: Setting<Span> = Setting::seconds(
+    "latency_budget",
+    "Seconds within which every request that is taken is to end, by measurement; 0 is no such limit",
+    Span::ZERO,
+);
 
 /// As many requests wait as can be answered within a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +58,7 @@ impl Default for LatencyBudget {
 
 impl Admit for LatencyBudget {
     fn name(&self) -> &'static str {
-        "latency-budget"
+        POLICY.name
     }
 
     fn admit(&mut self, _request: &Request, load: &Load<'_>) -> Result<(), Refusal> {

@@ -19,44 +19,49 @@ pub use in_flight_limits::{Bound, InFlightLimits};
 pub use latency_budget::LatencyBudget;
 pub use load::Load;
 pub(crate) use load::Room;
-pub use queue_cap::QueueCap;
+pub use queue_cap::{QUEUE_CAP, QueueCap};
 pub use token_bucket::{Cost, Quota, TokenBucket};
 
 use serve_core::{CancelReason, Refusal, Request, Span, Usage};
 
-use crate::named::Named;
+use crate::settings::{CLASSES, Row, Setting, Settings};
 
-/// Every admission policy with its default parameters, by the name that a binary's settings use.
-pub const ADMISSIONS: &[Named<dyn Admit>] = &[
-    Named {
-        name: "queue-cap",
-        build: || Box::new(QueueCap::default()),
-    },
-    Named {
-        name: "token-bucket",
-        build: || Box::new(TokenBucket::default()),
-    },
-    Named {
-        name: "latency-budget",
-        build: || Box::new(LatencyBudget::default()),
-    },
-    Named {
-        name: "deadline-prediction",
-        build: || Box::new(DeadlinePrediction::default()),
-    },
-    Named {
-        name: "first-token-budget",
-        build: || Box::new(FirstTokenBudget::default()),
-    },
-    Named {
-        name: "concurrency-limit",
-        build: || Box::new(ConcurrencyLimit),
-    },
-    Named {
-        name: "in-flight-limits",
-        build: || Box::new(InFlightLimits::default()),
-    },
+/// Every admission policy with its settings, in the order in which they are asked: cheap and certain
+/// limits first, predictions last, as the first that refuses names the reason.
+pub const ADMISSIONS: &[Admission] = &[
+    queue_cap::POLICY,
+    concurrency_limit::POLICY,
+    in_flight_limits::POLICY,
+    token_bucket::POLICY,
+    deadline_prediction::POLICY,
+    first_token_budget::POLICY,
+    latency_budget::POLICY,
 ];
+
+/// Every class that a setting names is there.
+fn check_classes(settings: &Settings, of: &Setting<Vec<(String, u32)>>) -> Result<(), String> {
+    let mut names = settings.get(of).into_iter();
+    match names.find(|(name, _)| settings.class(name).is_none()) {
+        None => Ok(()),
+        Some((name, _)) => {
+            let known = settings.get(&CLASSES).join(", ");
+            Err(format!("there is no class {name:?}; known are {known}"))
+        }
+    }
+}
+
+/// One admission policy. Unlike those of other families, any number of them hold at once.
+pub struct Admission {
+    /// The name, in the spelling of journals.
+    pub name: &'static str,
+    /// The settings that it owns. With their defaults it may be off.
+    pub settings: &'static [&'static Row],
+    /// Makes the policies that the settings ask for, in the order in which they are asked; none where
+    /// it is off.
+    pub build: fn(&Settings) -> Vec<Box<dyn Admit>>,
+    /// Makes the policy with its default parameters, as library users have it.
+    pub by_default: fn() -> Box<dyn Admit>,
+}
 
 /// A rule for taking requests in. The one method that matters is [`admit`](Self::admit).
 ///

@@ -10,7 +10,33 @@
 
 use serve_core::{Class, Limit, Refusal, Request};
 
-use super::{Admit, Load};
+use super::{Admission, Admit, Load, check_classes};
+use crate::settings::{Setting, Settings};
+
+/// As its family lists it.
+pub(super) const POLICY: Admission = Admission {
+    name: "queue-cap",
+    settings: &[&QUEUE_CAP.row, &CLASS_QUEUE_CAP.row],
+    build: |settings| match settings.get(&QUEUE_CAP) {
+        0 => Vec::new(),
+        _ => vec![Box::new(QueueCap::of(settings))],
+    },
+    by_default: || Box::new(QueueCap::default()),
+};
+
+/// Requests that may wait.
+pub const QUEUE_CAP: Setting<u32> = Setting::count(
+    "queue_cap",
+    "Requests that may wait beside those that run; more are refused; 0 lets any number of any class wait",
+    256,
+);
+
+const CLASS_QUEUE_CAP: Setting<Vec<(String, u32)>> = Setting::by_class(
+    "class_queue_cap",
+    "Queue depths from which single classes are refused, such as `free=64`; 0 is no limit of its own; \
+     none counts where --queue-cap is 0",
+)
+.checked(|settings| check_classes(settings, &CLASS_QUEUE_CAP));
 
 /// At most so many requests wait, in all and as seen by each class.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +54,14 @@ impl QueueCap {
         }
     }
 
+    /// With the depths of the settings.
+    fn of(settings: &Settings) -> Self {
+        let classes = settings.get(&CLASS_QUEUE_CAP).into_iter();
+        let classes = classes.filter_map(|(name, depth)| Some((settings.class(&name)?, depth)));
+        let total = Self::new(settings.get(&QUEUE_CAP));
+        classes.fold(total, |cap, (class, depth)| cap.with_class(class, depth))
+    }
+
     /// Refuses `class` from a queue of `waiting_max` on, 0 being no limit of its own. A class that
     /// is not named has none.
     #[must_use]
@@ -39,15 +73,15 @@ impl QueueCap {
 }
 
 impl Default for QueueCap {
-    /// At most 1,024 wait.
+    /// As the setting `queue_cap` is by default.
     fn default() -> Self {
-        Self::new(1_024)
+        Self::new(QUEUE_CAP.usual())
     }
 }
 
 impl Admit for QueueCap {
     fn name(&self) -> &'static str {
-        "queue-cap"
+        POLICY.name
     }
 
     fn admit(&mut self, request: &Request, load: &Load<'_>) -> Result<(), Refusal> {
@@ -87,6 +121,7 @@ mod tests {
 
     use super::*;
     use crate::Pace;
+    use crate::settings::CLASSES;
 
     /// What a class is told by a queue of `waiting` behind a busy slot.
     fn refusal(cap: &mut QueueCap, class: u8, waiting: u32, pace: &Pace) -> Option<Refusal> {
@@ -123,6 +158,18 @@ mod tests {
             max: 10,
         };
         assert_eq!(refusal(&mut cap, 0, 10, &pace), later(limit));
+    }
+
+    #[test]
+    fn depths_are_those_of_the_settings_with_classes_by_their_rank() {
+        let settings = Settings::default().with(&QUEUE_CAP, 9);
+        let of_class = |name: &str, depth| vec![(name.to_owned(), depth)];
+        let settings = settings.with(&CLASS_QUEUE_CAP, of_class("free", 4));
+        let free = QueueCap::new(9).with_class(Class::new(1), 4);
+        assert_eq!(QueueCap::of(&settings), free);
+        let settings = settings.with(&CLASSES, vec!["free".to_owned()]);
+        let only = QueueCap::new(9).with_class(Class::new(0), 4);
+        assert_eq!(QueueCap::of(&settings), only);
     }
 
     #[test]

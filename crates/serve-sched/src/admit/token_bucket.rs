@@ -36,7 +36,48 @@ use std::num::NonZeroU64;
 
 use serve_core::{Limit, Refusal, Request, RequestId, Span, TenantId, Time};
 
-use super::{Admit, Ended, Load};
+use super::{Admission, Admit, Ended, Load};
+use crate::settings::{Setting, Settings, TenantSettings};
+
+/// As its family lists it: a bucket for all and one for each tenant, of requests and of tokens.
+pub(super) const POLICY: Admission = Admission {
+    name: "token-bucket",
+    settings: &[
+        &REQUESTS_PER_S.row,
+        &TOKENS_PER_S.row,
+        &TENANT_REQUESTS_PER_S.row,
+        &TENANT_TOKENS_PER_S.row,
+        &RATE_BURST.row,
+    ],
+    build: buckets,
+    by_default: || Box::new(TokenBucket::default()),
+};
+
+const REQUESTS_PER_S: Setting<f64> = Setting::rate(
+    "requests_per_s",
+    "Requests in a second for all together; 0 is no limit",
+);
+
+const TOKENS_PER_S: Setting<f64> = Setting::rate(
+    "tokens_per_s",
+    "Tokens in a second for all together, prompts and answers; 0 is no limit",
+);
+
+const TENANT_REQUESTS_PER_S: Setting<f64> = Setting::rate(
+    "tenant_requests_per_s",
+    "Requests in a second for each tenant whose keys say nothing else; 0 is no limit",
+);
+
+const TENANT_TOKENS_PER_S: Setting<f64> = Setting::rate(
+    "tenant_tokens_per_s",
+    "Tokens in a second for each tenant whose keys say nothing else; 0 is no limit",
+);
+
+const RATE_BURST: Setting<Span> = Setting::seconds(
+    "rate_burst",
+    "Seconds' worth of its rate that may come at once; it should hold the longest answers of all that one tenant has in flight",
+    Span::from_secs(10),
+);
 
 /// So many requests or tokens in a time, with bursts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -164,7 +205,7 @@ impl Default for TokenBucket {
 
 impl Admit for TokenBucket {
     fn name(&self) -> &'static str {
-        "token-bucket"
+        POLICY.name
     }
 
     fn admit(&mut self, request: &Request, load: &Load<'_>) -> Result<(), Refusal> {
@@ -234,7 +275,62 @@ impl Account {
     }
 }
 
+/// The buckets that the settings ask for.
+fn buckets(settings: &Settings) -> Vec<Box<dyn Admit>> {
+    let global = [
+        (&REQUESTS_PER_S, Cost::Request),
+        (&TOKENS_PER_S, Cost::Tokens),
+    ];
+    let global = global.into_iter().filter_map(|(per_s, cost)| {
+        let quota = Quota::of(settings.get(per_s), settings)?;
+        Some(TokenBucket::global(quota, cost))
+    });
+    let requests = of_tenants(settings, &TENANT_REQUESTS_PER_S, Cost::Request, |tenant| {
+        tenant.requests_per_s
+    });
+    let tokens = of_tenants(settings, &TENANT_TOKENS_PER_S, Cost::Tokens, |tenant| {
+        tenant.tokens_per_s
+    });
+    let all = global.chain(requests).chain(tokens);
+    all.map(|bucket| Box::new(bucket) as Box<_>).collect()
+}
+
+/// A bucket for each tenant, if any tenant has a limit.
+fn of_tenants(
+    settings: &Settings,
+    usual_per_s: &Setting<f64>,
+    cost: Cost,
+    of_tenant: impl Fn(&TenantSettings) -> Option<f64>,
+) -> Option<TokenBucket> {
+    let usual_per_s = settings.get(usual_per_s);
+    let quotas = || {
+        let per_s = |tenant| of_tenant(tenant).unwrap_or(usual_per_s);
+        let tenants = settings.tenants.iter();
+        tenants.map(move |tenant| (tenant.id, Quota::of(per_s(tenant), settings)))
+    };
+    let usual = Quota::of(usual_per_s, settings);
+    if usual.is_none() && quotas().all(|(_, quota)| quota.is_none()) {
+        return None;
+    }
+    let usual = TokenBucket::per_tenant(usual.unwrap_or(Quota::UNLIMITED), cost);
+    Some(quotas().fold(usual, |bucket, (id, quota)| {
+        bucket.with_tenant(id, quota.unwrap_or(Quota::UNLIMITED))
+    }))
+}
+
 impl Quota {
+    /// More than anybody can use.
+    const UNLIMITED: Self = Self::new(NonZeroU64::MAX, Span::from_nanos(1), NonZeroU64::MAX);
+
+    /// So many units in a second, with the burst of the settings; `None` for a rate of 0. Rates are kept
+    /// to a thousandth.
+    fn of(per_s: f64, settings: &Settings) -> Option<Self> {
+        let whole = |number: f64| NonZeroU64::new(number.round() as u64).unwrap_or(NonZeroU64::MIN);
+        let (units, per) = (per_s * 1_000.0, Span::from_secs(1_000));
+        let burst = per_s * settings.get(&RATE_BURST).as_secs_f64();
+        (per_s > 0.0).then(|| Self::new(whole(units), per, whole(burst)))
+    }
+
     /// `units` in every `per`, and up to `burst` at once.
     pub const fn new(units: NonZeroU64, per: Span, burst: NonZeroU64) -> Self {
         Self { units, per, burst }

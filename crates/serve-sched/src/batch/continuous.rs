@@ -7,6 +7,14 @@
 
 use super::{Batch, BatchView, Join};
 use crate::ConfigError;
+use crate::named::Named;
+
+/// As its family lists it.
+pub(super) const POLICY: Named<dyn Batch> = Named {
+    name: "continuous",
+    settings: &[],
+    build: |_| Box::new(Continuous::default()),
+};
 
 /// Requests join and leave at every step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,7 +28,7 @@ pub struct Continuous {
 
 impl Batch for Continuous {
     fn name(&self) -> &'static str {
-        "continuous"
+        POLICY.name
     }
 
     fn join(&mut self, view: &BatchView) -> Join {

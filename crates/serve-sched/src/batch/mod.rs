@@ -12,21 +12,21 @@ use serve_core::Time;
 
 use crate::ConfigError;
 use crate::named::Named;
+use crate::settings::Setting;
 
-/// Every batch policy with its default parameters, by the name that a binary's settings use.
+/// Which batch policy it is.
+pub const BATCH: Setting<&'static str> = Setting::name(
+    "batch",
+    "When a batch forms and who may join it; `static` waits for --max-batch requests",
+    "continuous",
+    || Named::names(BATCHES),
+);
+
+/// Every batch policy, with its settings.
 pub const BATCHES: &[Named<dyn Batch>] = &[
-    Named {
-        name: "continuous",
-        build: || Box::new(Continuous::default()),
-    },
-    Named {
-        name: "one-at-a-time",
-        build: || Box::new(OneAtATime),
-    },
-    Named {
-        name: "static",
-        build: || Box::new(Static::default()),
-    },
+    continuous::POLICY,
+    one_at_a_time::POLICY,
+    static_batch::POLICY,
 ];
 
 /// A rule for forming batches. The one method that matters is [`join`](Self::join).

@@ -2,6 +2,14 @@
 //! experiment.
 
 use super::{Batch, BatchView, Join};
+use crate::named::Named;
+
+/// As its family lists it.
+pub(super) const POLICY: Named<dyn Batch> = Named {
+    name: "one-at-a-time",
+    settings: &[],
+    build: |_| Box::new(OneAtATime),
+};
 
 /// One request at a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -9,7 +17,7 @@ pub struct OneAtATime;
 
 impl Batch for OneAtATime {
     fn name(&self) -> &'static str {
-        "one-at-a-time"
+        POLICY.name
     }
 
     fn join(&mut self, view: &BatchView) -> Join {

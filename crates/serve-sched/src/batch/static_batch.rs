@@ -9,6 +9,27 @@ use serve_core::{Span, Time};
 
 use super::{Batch, BatchView, Join};
 use crate::ConfigError;
+use crate::named::Named;
+use crate::settings::{MAX_BATCH, Setting, Settings};
+
+/// As its family lists it.
+pub(super) const POLICY: Named<dyn Batch> = Named {
+    name: "static",
+    settings: &[&BATCH_WINDOW.row, &BATCH_WINDOW_MAX.row],
+    build: |settings| Box::new(Static::of(settings)),
+};
+
+const BATCH_WINDOW: Setting<Span> = Setting::seconds(
+    "batch_window",
+    "Seconds that the first request of a batch waits for others",
+    Span::from_millis(10),
+);
+
+const BATCH_WINDOW_MAX: Setting<Option<Span>> = Setting::seconds_if_given(
+    "batch_window_max",
+    "Lets the window follow the arrivals, from --batch-window up to this many seconds",
+)
+.checked(check_window_max);
 
 /// Batches of a fixed size that nobody joins once they run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +77,11 @@ impl Static {
         }
     }
 
+    /// Batches of `max_batch`, within the window of the settings.
+    fn of(settings: &Settings) -> Self {
+        Self::new(settings.get(&MAX_BATCH).get(), Window::of(settings))
+    }
+
     /// The window as it is now.
     pub fn window(&self) -> Span {
         match self.window {
@@ -69,15 +95,24 @@ impl Static {
 }
 
 impl Default for Static {
-    /// Batches of 16 within 10 ms.
+    /// As the settings have it by default: batches of 16 within 10 ms.
     fn default() -> Self {
-        Self::new(16, Window::Fixed(Span::from_millis(10)))
+        Self::of(&Settings::default())
+    }
+}
+
+impl Window {
+    /// The window of the settings.
+    fn of(settings: &Settings) -> Self {
+        let min = settings.get(&BATCH_WINDOW);
+        let max = settings.get(&BATCH_WINDOW_MAX);
+        max.map_or(Self::Fixed(min), |max| Self::Observed { min, max })
     }
 }
 
 impl Batch for Static {
     fn name(&self) -> &'static str {
-        "static"
+        POLICY.name
     }
 
     fn join(&mut self, view: &BatchView) -> Join {
@@ -109,6 +144,14 @@ impl Batch for Static {
     }
 }
 
+fn check_window_max(settings: &Settings) -> Result<(), String> {
+    let max = settings.get(&BATCH_WINDOW_MAX);
+    if max.is_some_and(|max| max < settings.get(&BATCH_WINDOW)) {
+        return Err("it must not be below --batch-window".to_owned());
+    }
+    Ok(())
+}
+
 impl Spread {
     fn arrived(&mut self, now: Time) {
         if let Some(last) = self.last {
@@ -124,6 +167,8 @@ impl Spread {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU32;
+
     use super::*;
 
     fn view(now_ms: u64, running: u32, waiting: u32) -> BatchView {
@@ -144,6 +189,21 @@ mod tests {
         assert_eq!(batch.join(&view(101, 0, 4)), Join::Batch(4));
         assert_eq!(batch.join(&view(110, 0, 1)), Join::Batch(4));
         assert_eq!(batch.join(&view(150, 1, 9)), Join::UpTo(0));
+    }
+
+    #[test]
+    fn size_and_window_are_those_of_the_settings() {
+        let (min, max) = (Span::from_millis(20), Span::from_millis(90));
+        let size = NonZeroU32::MIN.saturating_add(6);
+        let settings = Settings::default().with(&MAX_BATCH, size);
+        let settings = settings.with(&BATCH_WINDOW, min);
+        let fixed = Static::new(7, Window::Fixed(min));
+        assert_eq!(Static::of(&settings), fixed);
+        let observed = Static::new(7, Window::Observed { min, max });
+        assert_eq!(
+            Static::of(&settings.with(&BATCH_WINDOW_MAX, Some(max))),
+            observed
+        );
     }
 
     #[test]

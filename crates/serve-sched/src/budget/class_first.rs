@@ -10,6 +10,22 @@
 
 use super::{Budget, Part, Prompt};
 use crate::ConfigError;
+use crate::named::Named;
+use crate::settings::{Setting, Settings};
+
+/// As its family lists it.
+pub(super) const POLICY: Named<dyn Budget> = Named {
+    name: "class-first",
+    settings: &[&PROMPT_TOKENS_MAX.row],
+    build: |settings| Box::new(ClassFirst::of(settings)),
+};
+
+/// What one prompt gets of a step.
+pub(super) const PROMPT_TOKENS_MAX: Setting<u32> = Setting::count(
+    "prompt_tokens_max",
+    "Tokens of a step that one prompt gets while others want some; 0 is all that it can use",
+    512,
+);
 
 /// Prompts by class and arrival, several side by side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +34,12 @@ pub struct ClassFirst {
 }
 
 impl ClassFirst {
+    /// With the tokens of the settings.
+    pub(super) fn of(settings: &Settings) -> Self {
+        let tokens = settings.get(&PROMPT_TOKENS_MAX);
+        Self::new((tokens > 0).then_some(tokens))
+    }
+
     /// One prompt gets at most `prompt_tokens_max` tokens of a step while others want some; `None`
     /// is all that it can use.
     pub const fn new(prompt_tokens_max: Option<u32>) -> Self {
@@ -28,13 +50,13 @@ impl ClassFirst {
 impl Default for ClassFirst {
     /// 512 tokens for a prompt: four side by side in a step of 2,048.
     fn default() -> Self {
-        Self::new(Some(512))
+        Self::of(&Settings::default())
     }
 }
 
 impl Budget for ClassFirst {
     fn name(&self) -> &'static str {
-        "class-first"
+        POLICY.name
     }
 
     fn part(&self, prompt: &Prompt<'_>) -> Part {

@@ -4,6 +4,14 @@
 //! where they are alike; a long one holds up all that come after it until it has been run.
 
 use super::{Budget, Part, Prompt};
+use crate::named::Named;
+
+/// As its family lists it.
+pub(super) const POLICY: Named<dyn Budget> = Named {
+    name: "first-come",
+    settings: &[],
+    build: |_| Box::new(FirstCome),
+};
 
 /// Prompts one after another, in the order in which they joined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -11,7 +19,7 @@ pub struct FirstCome;
 
 impl Budget for FirstCome {
     fn name(&self) -> &'static str {
-        "first-come"
+        POLICY.name
     }
 
     fn part(&self, _prompt: &Prompt<'_>) -> Part {

@@ -17,10 +17,38 @@
 //! device, that step takes longer by so much, and the next ones know: after `log2 f` steps if
 //! everything became `f` times dearer.
 
+use std::num::NonZeroU32;
+
 use serve_core::Span;
 
+use super::class_first::PROMPT_TOKENS_MAX;
 use super::{Budget, ClassFirst, Part, Prompt, StepView};
 use crate::ConfigError;
+use crate::named::Named;
+use crate::settings::{Setting, Settings};
+
+/// As its family lists it.
+pub(super) const POLICY: Named<dyn Budget> = Named {
+    name: "inter-token-target",
+    settings: &[
+        &INTER_TOKEN_TARGET.row,
+        &PROMPT_TOKENS_MIN.row,
+        &PROMPT_TOKENS_MAX.row,
+    ],
+    build: |settings| Box::new(InterTokenTarget::of(settings)),
+};
+
+const INTER_TOKEN_TARGET: Setting<Span> = Setting::seconds(
+    "inter_token_target",
+    "Seconds between two tokens of an answer that prompts are to leave, by measurement",
+    Span::from_millis(50),
+);
+
+const PROMPT_TOKENS_MIN: Setting<NonZeroU32> = Setting::one_or_more(
+    "prompt_tokens_min",
+    "Tokens by which prompts go on in each step, whatever the target",
+    NonZeroU32::new(32).unwrap(),
+);
 
 /// Prompt tokens beside decodes as a target for the time between tokens allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +59,13 @@ pub struct InterTokenTarget {
 }
 
 impl InterTokenTarget {
+    /// With the target of the settings.
+    fn of(settings: &Settings) -> Self {
+        let min = settings.get(&PROMPT_TOKENS_MIN);
+        let target = Self::new(settings.get(&INTER_TOKEN_TARGET), min.get());
+        target.with_prompts(ClassFirst::of(settings))
+    }
+
     /// Steps with decodes in them take no longer than `target`, as far as `prompt_tokens_min` prompt
     /// tokens in each allow.
     pub const fn new(target: Span, prompt_tokens_min: u32) -> Self {
@@ -59,7 +94,7 @@ impl Default for InterTokenTarget {
 
 impl Budget for InterTokenTarget {
     fn name(&self) -> &'static str {
-        "inter-token-target"
+        POLICY.name
     }
 
     fn part(&self, prompt: &Prompt<'_>) -> Part {

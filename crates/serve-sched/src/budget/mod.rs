@@ -15,22 +15,22 @@ use serve_core::{Request, Time};
 
 use crate::ConfigError;
 use crate::named::Named;
+use crate::settings::Setting;
 pub use crate::step_cost::StepCost;
 
-/// Every budget policy with its default parameters, by the name that a binary's settings use.
+/// Which budget policy it is.
+pub const BUDGET: Setting<&'static str> = Setting::name(
+    "budget",
+    "Which prompts get a step's tokens",
+    "first-come",
+    || Named::names(BUDGETS),
+);
+
+/// Every budget policy, with its settings.
 pub const BUDGETS: &[Named<dyn Budget>] = &[
-    Named {
-        name: "first-come",
-        build: || Box::new(FirstCome),
-    },
-    Named {
-        name: "class-first",
-        build: || Box::new(ClassFirst::default()),
-    },
-    Named {
-        name: "inter-token-target",
-        build: || Box::new(InterTokenTarget::default()),
-    },
+    first_come::POLICY,
+    class_first::POLICY,
+    inter_token_target::POLICY,
 ];
 
 /// A rule for sharing a step's prompt tokens. The one method that matters is [`part`](Self::part).

@@ -4,8 +4,32 @@
 mod pool;
 mod prefix;
 
+use crate::settings::{Row, Setting, Settings};
+
 pub use pool::{BlockPool, PoolStats};
 pub use prefix::{PrefixHash, PrefixHasher};
+
+const WATERMARK_BLOCKS: Setting<Option<u32>> = Setting::count_or(
+    "watermark_blocks",
+    "KV blocks that a request joining a batch leaves free",
+    "one in a hundred",
+);
+
+const PREFIX_CACHE: Setting<bool> = Setting::switch(
+    "prefix_cache",
+    "Whether the KV of prompts is kept for later ones that begin alike",
+    true,
+);
+
+const PREFIX_SHARED: Setting<bool> = Setting::switch(
+    "prefix_shared",
+    "Whether tenants share the prefix cache, at the price that one can find out by its first-token time \
+     what another has asked",
+    false,
+);
+
+/// The settings of [`KvSettings`].
+pub(crate) const CACHE: &[&Row] = &[&WATERMARK_BLOCKS.row, &PREFIX_CACHE.row, &PREFIX_SHARED.row];
 
 /// How the block pool is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,11 +50,18 @@ pub struct KvSettings {
 
 impl Default for KvSettings {
     fn default() -> Self {
+        Self::of(&Settings::default())
+    }
+}
+
+impl KvSettings {
+    /// As the settings say.
+    pub fn of(settings: &Settings) -> Self {
         Self {
-            reuse_prefixes: true,
-            isolate_tenants: true,
-            watermark_blocks: None,
-            hash_key: 0,
+            reuse_prefixes: settings.get(&PREFIX_CACHE),
+            isolate_tenants: !settings.get(&PREFIX_SHARED),
+            watermark_blocks: settings.get(&WATERMARK_BLOCKS),
+            hash_key: settings.hash_key,
         }
     }
 }

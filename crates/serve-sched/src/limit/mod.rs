@@ -19,19 +19,22 @@ use serve_core::{Span, Time};
 
 use crate::named::Named;
 
-/// Every limit with its default parameters, by the name that a binary's settings use.
+/// Every limit with its default parameters, by the name that settings use.
 pub const LIMITS: &[Named<dyn Concurrency>] = &[
     Named {
         name: "fixed",
-        build: || Box::new(Fixed::default()),
+        settings: &[],
+        build: |_| Box::new(Fixed::default()),
     },
     Named {
         name: "gradient",
-        build: || Box::new(Gradient::default()),
+        settings: &[],
+        build: |_| Box::new(Gradient::default()),
     },
     Named {
         name: "aimd",
-        build: || Box::new(Aimd::default()),
+        settings: &[],
+        build: |_| Box::new(Aimd::default()),
     },
 ];
 
@@ -106,14 +109,13 @@ pub enum Signal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::by_name;
 
     /// What hears of overload at least stays within its bounds, whatever it hears.
     #[test]
     fn every_limit_is_at_least_one_whatever_it_hears() {
         let signals = [Signal::Answered, Signal::Ignored, Signal::Overloaded];
         for policy in LIMITS {
-            let mut limit = by_name(LIMITS, policy.name).unwrap();
+            let mut limit = policy.by_default();
             let mut rng = serve_core::rng::Rng::new(1);
             let mut now = Time::ZERO;
             for _ in 0..20_000 {

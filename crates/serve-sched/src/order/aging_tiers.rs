@@ -23,6 +23,22 @@
 use serve_core::{Request, Span, Time};
 
 use super::{Order, Place, Waiting};
+use crate::named::Named;
+use crate::settings::Setting;
+
+/// As its family lists it.
+pub(super) const POLICY: Named<dyn Order> = Named {
+    name: "aging-tiers",
+    settings: &[&AGE_AFTER.row],
+    build: |settings| Box::new(AgingTiers::new(settings.get(&AGE_AFTER))),
+};
+
+/// Two seconds: about the longest that a person waits for a first token without giving up.
+pub(super) const AGE_AFTER: Setting<Span> = Setting::seconds(
+    "age_after",
+    "Seconds after which a waiting request goes before all classes; 0 is never",
+    Span::from_secs(2),
+);
 
 /// A higher class goes first, until somebody has waited for too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,15 +61,15 @@ impl AgingTiers {
 }
 
 impl Default for AgingTiers {
-    /// Two seconds: about the longest that a person waits for a first token without giving up.
+    /// As the setting `age_after` is by default.
     fn default() -> Self {
-        Self::new(Span::from_secs(2))
+        Self::new(AGE_AFTER.usual())
     }
 }
 
 impl Order for AgingTiers {
     fn name(&self) -> &'static str {
-        "aging-tiers"
+        POLICY.name
     }
 
     fn place(&mut self, waiting: &Waiting<'_>, now: Time) -> Place {
@@ -80,8 +96,9 @@ mod tests {
     use serve_core::{Class, RequestId, TokenId};
 
     use super::*;
+    use crate::Settings;
 
-    fn place(order: &mut AgingTiers, class: u8, now_ms: u64) -> Place {
+    fn place(order: &mut dyn Order, class: u8, now_ms: u64) -> Place {
         let arrival = Time::from_millis(100);
         let request = Request::new(RequestId::new(1), arrival, [TokenId::new(1)], 1).unwrap();
         let request = request.with_class(Class::new(class));
@@ -103,6 +120,16 @@ mod tests {
         let starving = Place::in_lane(STARVING).keyed(100_000_000);
         assert_eq!(place(&mut order, 2, 150), starving);
         assert_eq!(place(&mut order, 0, 150), starving);
+    }
+
+    #[test]
+    fn the_time_is_that_of_the_settings() {
+        for age_after in [AGE_AFTER.usual(), Span::from_millis(50)] {
+            let settings = Settings::default().with(&AGE_AFTER, age_after);
+            let mut order = (POLICY.build)(&settings);
+            let place = place(&mut *order, 2, 100);
+            assert_eq!(place.again, Some(Time::from_millis(100) + age_after));
+        }
     }
 
     #[test]

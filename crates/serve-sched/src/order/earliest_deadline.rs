@@ -15,6 +15,14 @@
 use serve_core::Time;
 
 use super::{Order, Place, Waiting};
+use crate::named::Named;
+
+/// As its family lists it.
+pub(super) const POLICY: Named<dyn Order> = Named {
+    name: "earliest-deadline",
+    settings: &[],
+    build: |_| Box::new(EarliestDeadline),
+};
 
 /// The earliest deadline first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,7 +30,7 @@ pub struct EarliestDeadline;
 
 impl Order for EarliestDeadline {
     fn name(&self) -> &'static str {
-        "earliest-deadline"
+        POLICY.name
     }
 
     fn place(&mut self, waiting: &Waiting<'_>, _now: Time) -> Place {

@@ -18,6 +18,16 @@ use super::compose::{Factory, Instances};
 use super::share::{Ledger, Members, Weights, ahead};
 use super::{Fifo, Lanes, Order, Place, Served, Waiting};
 use crate::demand::Demand;
+use crate::named::Named;
+use crate::order::OrderSettings;
+use crate::order::fair_tenants::WEIGHTS;
+
+/// As its family lists it.
+pub(super) const POLICY: Named<dyn Order> = Named {
+    name: "fair-groups",
+    settings: WEIGHTS,
+    build: |settings| OrderSettings::of(settings).fair_groups(),
+};
 
 /// Equal token shares for groups, and an order inside of each.
 pub struct FairGroups {

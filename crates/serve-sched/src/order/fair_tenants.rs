@@ -44,6 +44,26 @@ use serve_core::{Request, TenantId, Time};
 use super::share::{Account, GroupId, Ledger, Members, Seat, Weights, ahead};
 use super::{Lanes, Order, Path, Place, Served, Waiting};
 use crate::demand::Demand;
+use crate::named::Named;
+use crate::order::OrderSettings;
+use crate::settings::{Row, Setting};
+
+/// As its family lists it.
+pub(super) const POLICY: Named<dyn Order> = Named {
+    name: "fair-tenants",
+    settings: WEIGHTS,
+    build: |settings| OrderSettings::of(settings).fair_tenants(),
+};
+
+/// The settings of every fair order.
+pub(super) const WEIGHTS: &[&Row] = &[&INPUT_WEIGHT.row, &OUTPUT_WEIGHT.row];
+
+pub(super) const INPUT_WEIGHT: Setting<u32> =
+    Setting::count("input_weight", "What a prompt token costs a tenant", 1);
+
+/// An output token costs twice as much as a prompt token.
+pub(super) const OUTPUT_WEIGHT: Setting<u32> =
+    Setting::count("output_weight", "What an output token costs a tenant", 2);
 
 /// Equal token shares for tenants that compete, and for the groups that they belong to.
 #[derive(Debug)]
@@ -121,15 +141,21 @@ impl FairTenants {
 }
 
 impl Default for FairTenants {
-    /// An output token costs twice as much as a prompt token.
+    /// With the weights that the settings have by default, and equal shares.
     fn default() -> Self {
-        Self::new(1, 2)
+        let OrderSettings {
+            members,
+            input_weight,
+            output_weight,
+            ..
+        } = OrderSettings::default();
+        Self::among(members, input_weight, output_weight)
     }
 }
 
 impl Order for FairTenants {
     fn name(&self) -> &'static str {
-        "fair-tenants"
+        POLICY.name
     }
 
     fn place(&mut self, waiting: &Waiting<'_>, _now: Time) -> Place {
@@ -221,6 +247,7 @@ mod tests {
 
     use super::*;
     use crate::Gate;
+    use crate::Settings;
     use crate::admit::{Cause, Ended};
 
     /// A gate with this order, and a way to serve its head to the end.
@@ -262,6 +289,27 @@ mod tests {
             self.gate.ended(Time::ZERO, &ended);
             taken.request.tenant().get()
         }
+    }
+
+    #[test]
+    fn weights_and_shares_are_those_of_the_settings() {
+        let three = NonZeroU32::MIN.saturating_add(2);
+        let tenant = |id, weight| crate::TenantSettings {
+            id: TenantId::new(id),
+            weight,
+            ..crate::TenantSettings::default()
+        };
+        let tenants = vec![tenant(1, Some(three)), tenant(2, None)];
+        let settings = Settings::default().with_tenants(tenants);
+        let settings = settings.with(&INPUT_WEIGHT, 5).with(&OUTPUT_WEIGHT, 7);
+        let of_settings = OrderSettings::of(&settings);
+        assert_eq!(
+            (of_settings.input_weight, of_settings.output_weight),
+            (5, 7)
+        );
+        let members = Members::new().with_share(TenantId::new(1), three);
+        let members = members.with_share(TenantId::new(2), NonZeroU32::MIN);
+        assert_eq!(*of_settings.members, members);
     }
 
     #[test]

@@ -6,6 +6,14 @@
 use serve_core::Time;
 
 use super::{Order, Place, Waiting};
+use crate::named::Named;
+
+/// As its family lists it.
+pub(super) const POLICY: Named<dyn Order> = Named {
+    name: "fifo",
+    settings: &[],
+    build: |_| Box::new(Fifo),
+};
 
 /// First come, first served.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -13,7 +21,7 @@ pub struct Fifo;
 
 impl Order for Fifo {
     fn name(&self) -> &'static str {
-        "fifo"
+        POLICY.name
     }
 
     fn place(&mut self, _waiting: &Waiting<'_>, _now: Time) -> Place {

@@ -20,7 +20,8 @@ mod share;
 mod strict_tiers;
 
 pub use aging_tiers::AgingTiers;
-pub use compose::{Aging, Factory, OrderSettings, Tiers};
+pub(crate) use compose::OUTER;
+pub use compose::{Aging, Factory, OrderSettings, Tiers, UnknownOrder};
 pub use earliest_deadline::EarliestDeadline;
 pub use fair_groups::FairGroups;
 pub use fair_tenants::FairTenants;
@@ -36,37 +37,26 @@ use serve_core::{Request, Time};
 
 use crate::demand::Demand;
 use crate::named::Named;
+use crate::settings::Setting;
 
-/// Every order policy with its default parameters, by the name that a binary's settings use.
+/// Which order it is.
+pub const ORDER: Setting<String> = Setting::path(
+    "order",
+    "Which waiting request is next",
+    "fifo",
+    || compose::OUTER.iter().map(|outer| outer.name).collect(),
+    || Named::names(ORDERS),
+);
+
+/// Every order policy, with its settings.
 pub const ORDERS: &[Named<dyn Order>] = &[
-    Named {
-        name: "fifo",
-        build: || Box::new(Fifo),
-    },
-    Named {
-        name: "strict-tiers",
-        build: || Box::new(StrictTiers),
-    },
-    Named {
-        name: "aging-tiers",
-        build: || Box::new(AgingTiers::default()),
-    },
-    Named {
-        name: "fair-tenants",
-        build: || Box::new(FairTenants::default()),
-    },
-    Named {
-        name: "fair-groups",
-        build: || Box::new(FairGroups::default()),
-    },
-    Named {
-        name: "earliest-deadline",
-        build: || Box::new(EarliestDeadline),
-    },
-    Named {
-        name: "response-ratio",
-        build: || Box::new(ResponseRatio::default()),
-    },
+    fifo::POLICY,
+    strict_tiers::POLICY,
+    aging_tiers::POLICY,
+    fair_tenants::POLICY,
+    fair_groups::POLICY,
+    earliest_deadline::POLICY,
+    response_ratio::POLICY,
 ];
 
 /// An order among waiting requests.

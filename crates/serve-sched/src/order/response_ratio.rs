@@ -22,6 +22,22 @@
 use serve_core::{Request, Span, Time};
 
 use super::{Lanes, Order, Place, Waiting};
+use crate::named::Named;
+use crate::settings::Setting;
+
+/// As its family lists it.
+pub(super) const POLICY: Named<dyn Order> = Named {
+    name: "response-ratio",
+    settings: &[&WAIT_MAX.row],
+    build: |settings| Box::new(ResponseRatio::new(settings.get(&WAIT_MAX))),
+};
+
+/// Nobody is passed any more after a minute.
+pub(super) const WAIT_MAX: Setting<Span> = Setting::seconds(
+    "wait_max",
+    "Seconds after which a waiting request goes before everybody; 0 is never",
+    Span::from_secs(60),
+);
 
 /// The highest response ratio first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,15 +56,15 @@ impl ResponseRatio {
 }
 
 impl Default for ResponseRatio {
-    /// Nobody is passed any more after a minute.
+    /// As the setting `wait_max` is by default.
     fn default() -> Self {
-        Self::new(Span::from_secs(60))
+        Self::new(WAIT_MAX.usual())
     }
 }
 
 impl Order for ResponseRatio {
     fn name(&self) -> &'static str {
-        "response-ratio"
+        POLICY.name
     }
 
     fn place(&mut self, waiting: &Waiting<'_>, now: Time) -> Place {
@@ -101,6 +117,7 @@ mod tests {
     use serve_core::{RequestId, TokenId};
 
     use super::*;
+    use crate::Settings;
 
     fn request(arrival_ns: u64, prompt: u32, output: u32) -> Request {
         let prompt = vec![TokenId::new(1); prompt as usize];
@@ -165,6 +182,16 @@ mod tests {
                 .unwrap();
             let highest = requests.iter().map(ratio).fold(0.0, f64::max);
             prop_assert!(chosen >= highest * 0.8 - 1e-9, "{chosen} of {highest}");
+        }
+    }
+
+    #[test]
+    fn the_longest_wait_is_that_of_the_settings() {
+        let request = request(1_000, 5, 5);
+        for wait_max in [WAIT_MAX.usual(), Span::from_millis(50)] {
+            let mut order = (POLICY.build)(&Settings::default().with(&WAIT_MAX, wait_max));
+            let again = order.place(&waiting(&request), request.arrival()).again;
+            assert_eq!(again, Some(request.arrival() + wait_max));
         }
     }
 

@@ -8,6 +8,14 @@
 use serve_core::Time;
 
 use super::{Order, Place, Waiting};
+use crate::named::Named;
+
+/// As its family lists it.
+pub(super) const POLICY: Named<dyn Order> = Named {
+    name: "strict-tiers",
+    settings: &[],
+    build: |_| Box::new(StrictTiers),
+};
 
 /// A higher class always goes first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,7 +23,7 @@ pub struct StrictTiers;
 
 impl Order for StrictTiers {
     fn name(&self) -> &'static str {
-        "strict-tiers"
+        POLICY.name
     }
 
     fn place(&mut self, waiting: &Waiting<'_>, _now: Time) -> Place {

@@ -5,6 +5,14 @@
 //! preemptions before it is left in peace.
 
 use super::{Candidate, Victim};
+use crate::named::Named;
+
+/// As its family lists it.
+pub(super) const POLICY: Named<dyn Victim> = Named {
+    name: "least-progress-lost",
+    settings: &[],
+    build: |_| Box::new(LeastProgressLost),
+};
 
 /// Of the lowest class, the request with the fewest computed positions yields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -12,7 +20,7 @@ pub struct LeastProgressLost;
 
 impl Victim for LeastProgressLost {
     fn name(&self) -> &'static str {
-        "least-progress-lost"
+        POLICY.name
     }
 
     fn yields(&self, candidate: &Candidate<'_>) -> [u64; 2] {

@@ -13,26 +13,38 @@ pub use over_share_first::OverShareFirst;
 use serve_core::Request;
 
 use crate::named::Named;
+use crate::settings::{Row, Setting, Settings};
 
-/// Every victim policy, by the name that a binary's settings use.
+/// Which victim policy it is.
+pub const VICTIM: Setting<&'static str> = Setting::name(
+    "victim",
+    "Who is preempted",
+    "newest-of-lowest-class",
+    || Named::names(VICTIMS),
+);
+
+/// Every victim policy, with its settings.
 pub const VICTIMS: &[Named<dyn Victim>] = &[
-    Named {
-        name: "newest-of-lowest-class",
-        build: || Box::new(NewestOfLowestClass),
-    },
-    Named {
-        name: "least-progress-lost",
-        build: || Box::new(LeastProgressLost),
-    },
-    Named {
-        name: "most-freed-for-least-lost",
-        build: || Box::new(MostFreedForLeastLost),
-    },
-    Named {
-        name: "over-share-first",
-        build: || Box::new(OverShareFirst::default()),
-    },
+    newest_of_lowest_class::POLICY,
+    least_progress_lost::POLICY,
+    most_freed_for_least_lost::POLICY,
+    over_share_first::POLICY,
 ];
+
+const PREEMPT_BY_CLASS: Setting<bool> = Setting::switch(
+    "preempt_by_class",
+    "Whether a waiting request has running ones of a lower class preempted",
+    false,
+);
+
+const PREEMPTIONS_MAX: Setting<u32> = Setting::count(
+    "preemptions_max",
+    "How often one request is preempted at most",
+    3,
+);
+
+/// The settings of [`Preemption`].
+pub(crate) const PREEMPTION: &[&Row] = &[&PREEMPT_BY_CLASS.row, &PREEMPTIONS_MAX.row];
 
 /// A choice among running requests of the one to preempt.
 ///
@@ -81,9 +93,16 @@ pub struct Preemption {
 impl Default for Preemption {
     /// Three times at most, on KV pressure only.
     fn default() -> Self {
+        Self::of(&Settings::default())
+    }
+}
+
+impl Preemption {
+    /// As the settings say.
+    pub fn of(settings: &Settings) -> Self {
         Self {
-            times_max: 3,
-            by_class: false,
+            times_max: settings.get(&PREEMPTIONS_MAX),
+            by_class: settings.get(&PREEMPT_BY_CLASS),
         }
     }
 }

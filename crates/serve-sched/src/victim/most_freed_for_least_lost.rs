@@ -6,6 +6,14 @@
 //! frees its blocks by itself soon.
 
 use super::{Candidate, Victim};
+use crate::named::Named;
+
+/// As its family lists it.
+pub(super) const POLICY: Named<dyn Victim> = Named {
+    name: "most-freed-for-least-lost",
+    settings: &[],
+    build: |_| Box::new(MostFreedForLeastLost),
+};
 
 /// Of the lowest class, the request that frees most blocks for what it loses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -13,7 +21,7 @@ pub struct MostFreedForLeastLost;
 
 impl Victim for MostFreedForLeastLost {
     fn name(&self) -> &'static str {
-        "most-freed-for-least-lost"
+        POLICY.name
     }
 
     fn yields(&self, candidate: &Candidate<'_>) -> [u64; 2] {

@@ -4,6 +4,14 @@
 //! equals somebody always goes on to the end.
 
 use super::{Candidate, Victim};
+use crate::named::Named;
+
+/// As its family lists it.
+pub(super) const POLICY: Named<dyn Victim> = Named {
+    name: "newest-of-lowest-class",
+    settings: &[],
+    build: |_| Box::new(NewestOfLowestClass),
+};
 
 /// The newest request of the lowest class yields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -11,7 +19,7 @@ pub struct NewestOfLowestClass;
 
 impl Victim for NewestOfLowestClass {
     fn name(&self) -> &'static str {
-        "newest-of-lowest-class"
+        POLICY.name
     }
 
     fn yields(&self, candidate: &Candidate<'_>) -> [u64; 2] {

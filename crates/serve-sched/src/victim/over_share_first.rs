@@ -10,6 +10,15 @@ use std::num::NonZeroU32;
 use serve_core::TenantId;
 
 use super::{Candidate, Victim};
+use crate::named::Named;
+use crate::settings::Settings;
+
+/// As its family lists it.
+pub(super) const POLICY: Named<dyn Victim> = Named {
+    name: "over-share-first",
+    settings: &[],
+    build: |settings| Box::new(OverShareFirst::of(settings)),
+};
 
 /// Of the lowest class, a request of the tenant that holds most blocks for its share.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,6 +30,15 @@ pub struct OverShareFirst {
 const RESOLUTION: u64 = 1 << 16;
 
 impl OverShareFirst {
+    /// With the weights of the settings' tenants.
+    fn of(settings: &Settings) -> Self {
+        let tenants = settings.tenants.iter();
+        tenants.fold(Self::default(), |victim, tenant| match tenant.weight {
+            Some(weight) => victim.with_share(tenant.id, weight),
+            None => victim,
+        })
+    }
+
     /// Gives `tenant` a share of `share` where others have one of 1.
     #[must_use]
     pub fn with_share(mut self, tenant: TenantId, share: NonZeroU32) -> Self {
@@ -31,7 +49,7 @@ impl OverShareFirst {
 
 impl Victim for OverShareFirst {
     fn name(&self) -> &'static str {
-        "over-share-first"
+        POLICY.name
     }
 
     fn yields(&self, candidate: &Candidate<'_>) -> [u64; 2] {

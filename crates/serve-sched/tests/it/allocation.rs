@@ -29,7 +29,7 @@ fn check(budget: &Named<dyn Budget>) {
         ..MockConfig::default()
     });
     let policies = Policies {
-        budget: (budget.build)(),
+        budget: budget.by_default(),
         ..Policies::default()
     };
     let mut scheduler = Scheduler::new(limits, policies).unwrap();

@@ -160,7 +160,7 @@ fn run(scene: &Scene, jumping: bool, journal: bool) -> (Report, String, u64) {
         _ => Box::new(InterTokenTarget::new(Span::from_micros(1_300), 4)),
     };
     let policies = Policies {
-        order: (ORDERS[scene.order].build)(),
+        order: ORDERS[scene.order].by_default(),
         batch,
         budget,
         preemption: Preemption {

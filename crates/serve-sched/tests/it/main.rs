@@ -5,6 +5,7 @@
 mod allocation;
 mod batching;
 mod dispatcher;
+mod documented;
 mod engine;
 mod field_bugs;
 mod ids;

@@ -95,7 +95,7 @@ impl Setup {
         let in_flight = InFlightLimits::new(of_tenant).with_class(BOUNDED, of_class);
         let mut admit: Vec<Box<dyn Admit>> =
             vec![Box::new(QueueCap::new(self.queue_cap)), Box::new(in_flight)];
-        admit.extend(self.admission.map(|index| (ADMISSIONS[index].build)()));
+        admit.extend(self.admission.map(|index| (ADMISSIONS[index].by_default)()));
         Policies {
             admit,
             order: OrderSettings::default()
@@ -103,7 +103,7 @@ impl Setup {
                 .unwrap(),
             batch,
             budget: self.budget(),
-            victim: (VICTIMS[self.victim].build)(),
+            victim: VICTIMS[self.victim].by_default(),
             preemption: self.preemption,
             kv: KvSettings {
                 reuse_prefixes: self.reuse_prefixes,
@@ -117,7 +117,7 @@ impl Setup {
     /// The defaults, and some that bind in steps of few tokens.
     fn budget(&self) -> Box<dyn Budget> {
         match self.budget.checked_sub(BUDGETS.len()) {
-            None => (BUDGETS[self.budget].build)(),
+            None => BUDGETS[self.budget].by_default(),
             Some(0) => Box::new(ClassFirst::new(Some(3))),
             _ => Box::new(InterTokenTarget::new(Span::from_nanos(1), 2)),
         }

@@ -359,8 +359,8 @@ proptest! {
     fn nobody_joins_in_vain(scene in scenes()) {
         let device = limits(scene.slots, scene.blocks);
         let policies = Policies {
-            order: (ORDERS[scene.order].build)(),
-            victim: (VICTIMS[scene.victim].build)(),
+            order: ORDERS[scene.order].by_default(),
+            victim: VICTIMS[scene.victim].by_default(),
             preemption: Preemption { by_class: true, times_max: scene.times_max },
             kv: kv(scene.reuse, 1),
             ..by_class(Fifo)

@@ -49,10 +49,9 @@ fn a_watermark_that_leaves_no_block_is_refused() {
 
 #[test]
 fn settings_fall_into_the_same_traps() {
-    let settings = Settings {
-        kv: with_watermark(LIMITS.usable_blocks()),
-        ..Settings::default()
-    };
+    let mut settings = Settings::default();
+    let blocks = LIMITS.usable_blocks().to_string();
+    settings.set_text("watermark_blocks", &blocks).unwrap();
     let refused = error(LIMITS, settings.policies().unwrap());
     assert!(matches!(refused, Some(ConfigError::Watermark { .. })));
     let narrow = Limits {

@@ -1,10 +1,10 @@
 //! From settings to something that can be served: the mock here, a real model in `model`.
 
-use std::num::NonZeroU32;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use serve_core::Limits;
-use serve_core::mock::{CostModel, Mock, MockConfig};
+use serve_core::mock::{Mock, MockConfig};
 use serve_http::Loaded;
 use serve_http::text::MockText;
 use serve_http::worker::Rebuild;
@@ -13,7 +13,6 @@ use serve_sched::Policies;
 use crate::cli::{Backend, Cli};
 use crate::console::Console;
 use crate::failure::Failure;
-use crate::policies;
 use crate::tenants::Tenants;
 
 /// A model and what a person wants to know of it.
@@ -52,11 +51,18 @@ pub(crate) fn assemble(cli: &Cli, console: &Console) -> Result<Assembled, Failur
 
 /// The policies that the settings ask for.
 pub(crate) fn policies(cli: &Cli) -> Result<Policies, Failure> {
-    let tenants = Tenants::of(cli)?;
-    policies::policies(cli, &tenants).map_err(|error| Failure::Usage {
-        setting: "a policy".to_owned(),
-        cause: error.to_string(),
-    })
+    let known = Tenants::of(cli)?;
+    let tenants = known.list.iter().map(|tenant| tenant.settings.clone());
+    let mut settings = cli.settings().clone().with_tenants(tenants.collect());
+    settings.groups = known.group_shares().collect();
+    settings.hash_key = secret();
+    Ok(settings.policies()?)
+}
+
+/// Another one in each process, so that nobody can craft prompts that collide in the prefix cache.
+fn secret() -> u128 {
+    let half = |salt: u8| u128::from(RandomState::new().hash_one(salt));
+    half(0) << 64 | half(1)
 }
 
 /// Makes backend and policies anew after a panic.
@@ -72,27 +78,13 @@ pub(crate) fn rebuild<B: serve_core::Backend + Send + 'static>(
 }
 
 fn mock(cli: &Cli) -> Result<Assembled, Failure> {
-    let speed = cli.mock_speed.unwrap_or(1.0);
-    let config = MockConfig {
-        cost: cost(cli)?.faster(speed),
-        seed: cli.mock_seed.unwrap_or(0),
+    let settings = cli.settings();
+    let speed = settings.mock_speed();
+    let config = settings.mock(&MockConfig {
         vocabulary: MockText::WORDS,
         ..MockConfig::default()
-    };
-    let config = config.with_room(
-        cli.max_batch.get(),
-        cli.step_tokens.get(),
-        cli.context.map(NonZeroU32::get),
-        cli.kv_tokens.map(NonZeroU32::get),
-    );
-    let limits = config.limits;
-    limits.validate().map_err(|_| Failure::Usage {
-        setting: "--kv-tokens".to_owned(),
-        cause: format!(
-            "it must be at least {}, which is one block",
-            limits.block_size
-        ),
     })?;
+    let limits = config.limits;
     let name = cli.served_model_name.clone();
     let kv_tokens = u64::from(limits.usable_blocks()) * u64::from(limits.block_size);
     Ok(Assembled {
@@ -108,7 +100,7 @@ fn mock(cli: &Cli) -> Result<Assembled, Failure> {
             lines: vec![
                 (
                     "device",
-                    match cli.has_own_cost() {
+                    match settings.has_own_step_times() {
                         false => {
                             format!("mock: the timing of a measured GPU, {speed} times as fast")
                         }
@@ -122,15 +114,5 @@ fn mock(cli: &Cli) -> Result<Assembled, Failure> {
             ],
             example: Example::Continue("Once upon a time"),
         },
-    })
-}
-
-/// The step times that the settings give, and those of the measured GPU where they give none.
-fn cost(cli: &Cli) -> Result<CostModel, Failure> {
-    let decode = cli.mock_decode_us.iter().map(|at| (at.batch, at.us));
-    let cost = CostModel::default().with_micros(decode, cli.mock_prefill_us, cli.mock_context_us);
-    cost.map_err(|error| Failure::Usage {
-        setting: "--mock-decode-us".to_owned(),
-        cause: error.to_string(),
     })
 }

@@ -1,18 +1,18 @@
 //! The settings of the binary: one definition each, with its flag, its environment variable, and its
 //! name in the settings file.
 
-use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use serde::Serialize;
+use serve_sched::Settings;
+use serve_sched::settings::{MOCK, Row};
 
 use crate::failure::{EXIT_CODES, Failure};
 use crate::network::NetworkSettings;
-use crate::policy::PolicySettings;
 use crate::requests::RequestSettings;
+use crate::scheduler::SchedulerSettings;
 use crate::tenants::KeySettings;
-use crate::units::one_or_more;
 
 /// Serves a language model behind an OpenAI-compatible API.
 ///
@@ -77,60 +77,11 @@ pub(crate) struct Cli {
     #[arg(long, env = "SERVE_SERVED_MODEL_NAME", value_name = "NAME")]
     pub(crate) served_model_name: Option<String>,
 
-    /// Requests in one step at most; 1 turns batching off
-    #[arg(long, env = "SERVE_MAX_BATCH", value_name = "N", default_value = "16", value_parser = one_or_more::<NonZeroU32>)]
-    pub(crate) max_batch: NonZeroU32,
-
-    /// Tokens in one step at most, prompts cut to fit
-    #[arg(
-        long,
-        env = "SERVE_STEP_TOKENS",
-        value_name = "N",
-        default_value = "512", value_parser = one_or_more::<NonZeroU32>)]
-    pub(crate) step_tokens: NonZeroU32,
-
-    /// Tokens of one request at most, prompt and answer together [default: the model's own limit;
-    /// random weights: 4096; mock: 2048]
-    #[arg(long, env = "SERVE_CONTEXT", value_name = "N", value_parser = one_or_more::<NonZeroU32>)]
-    pub(crate) context: Option<NonZeroU32>,
-
-    /// Tokens in the KV cache of all requests together [default: a whole context for each of
-    /// --max-batch requests, or what half of the free memory holds]
-    #[arg(long, env = "SERVE_KV_TOKENS", value_name = "N", value_parser = one_or_more::<NonZeroU32>)]
-    pub(crate) kv_tokens: Option<NonZeroU32>,
-
     /// Make the weights smaller when they are loaded: q8 (8 bits in blocks of 32) or q4 (4 bits);
     /// faster, and not quite the same answers [default: as they are stored]
     #[cfg(feature = "model")]
     #[arg(long, env = "SERVE_QUANTIZE", value_name = "TYPE")]
     pub(crate) quantize: Option<serve_model::Quantization>,
-
-    /// How much faster than the measured GPU the mock pretends to be; `inf` takes no time [default: 1]
-    #[arg(long, help_heading = "Mock", env = "SERVE_MOCK_SPEED", value_name = "FACTOR", value_parser = speed)]
-    pub(crate) mock_speed: Option<f64>,
-
-    /// Fixes what the mock says [default: 0]
-    #[arg(
-        long,
-        help_heading = "Mock",
-        env = "SERVE_MOCK_SEED",
-        value_name = "SEED"
-    )]
-    pub(crate) mock_seed: Option<u64>,
-
-    /// Step times of the mock by batch size, in microseconds, such as `1=16000,16=17760`; others are
-    /// on the line between [default: those of the measured GPU]
-    #[arg(long, help_heading = "Mock", env = "SERVE_MOCK_DECODE_US", value_name = "BATCH=US", value_delimiter = ',',
-          value_parser = step_time)]
-    pub(crate) mock_decode_us: Vec<StepTime>,
-
-    /// Microseconds that each prompt token adds to a step of the mock [default: 60]
-    #[arg(long, help_heading = "Mock", env = "SERVE_MOCK_PREFILL_US", value_name = "US", value_parser = micros)]
-    pub(crate) mock_prefill_us: Option<f64>,
-
-    /// Microseconds that each token of context adds to a step of the mock [default: 0]
-    #[arg(long, help_heading = "Mock", env = "SERVE_MOCK_CONTEXT_US", value_name = "US", value_parser = micros)]
-    pub(crate) mock_context_us: Option<f64>,
 
     /// What is logged to stderr: a level (error, warn, info, debug, trace, off) or directives such as
     /// `serve_http=debug`
@@ -149,11 +100,11 @@ pub(crate) struct Cli {
 
     #[command(flatten)]
     #[serde(flatten)]
-    pub(crate) requests: RequestSettings,
+    pub(crate) scheduler: SchedulerSettings,
 
     #[command(flatten)]
     #[serde(flatten)]
-    pub(crate) policy: PolicySettings,
+    pub(crate) requests: RequestSettings,
 
     /// From the settings file alone.
     #[arg(skip)]
@@ -165,13 +116,6 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Reads an API key from stdin and prints the hash that a settings file holds instead of it
     HashKey,
-}
-
-/// How long a step of the mock takes.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(crate) struct StepTime {
-    pub(crate) batch: u32,
-    pub(crate) us: f64,
 }
 
 /// What runs the steps.
@@ -233,21 +177,6 @@ impl Cli {
                 "it belongs to a model on the hub, and --model names none",
             ),
             (
-                "--mock-speed",
-                !mock && self.mock_speed.is_some(),
-                "it needs --backend mock",
-            ),
-            (
-                "--mock-seed",
-                !mock && self.mock_seed.is_some(),
-                "it needs --backend mock",
-            ),
-            (
-                "--mock-decode-us, --mock-prefill-us or --mock-context-us",
-                !mock && self.has_own_cost(),
-                "it needs --backend mock",
-            ),
-            (
                 "--allow-anonymous",
                 self.network.allow_anonymous && !self.keys.is_empty(),
                 "there are API keys, and each request needs one of them",
@@ -256,34 +185,22 @@ impl Cli {
         let contradictions = contradictions
             .into_iter()
             .chain(self.network.contradictions())
-            .chain(self.requests.contradictions())
-            .chain(self.policy.contradictions())
-            .filter(|(_, applies, _)| *applies);
-        let contradictions = contradictions.map(|(setting, _, cause)| (setting, cause.to_owned()));
-        let wrong_classes = self.requests.wrong_classes();
-        let wrong_classes = wrong_classes.or_else(|| self.wrong_class_queue_cap());
-        match contradictions.chain(wrong_classes).next() {
-            Some((setting, cause)) => Err(usage(setting, cause)),
-            None => Ok(()),
+            .chain(self.requests.contradictions());
+        if let Some((setting, _, cause)) =
+            contradictions.into_iter().find(|(_, applies, _)| *applies)
+        {
+            return Err(usage(setting, cause.to_owned()));
+        }
+        let is_given = |row: &&&Row| self.settings().is_given(row.name);
+        match MOCK.iter().find(is_given).filter(|_| !mock) {
+            Some(row) => Err(usage(&row.flag(), "it needs --backend mock".to_owned())),
+            None => Ok(self.settings().check()?),
         }
     }
 
-    /// Whether any step time of the mock is given.
-    pub(crate) fn has_own_cost(&self) -> bool {
-        let parts = [self.mock_prefill_us, self.mock_context_us];
-        !self.mock_decode_us.is_empty() || parts.iter().any(Option::is_some)
-    }
-
-    fn wrong_class_queue_cap(&self) -> Option<(&'static str, String)> {
-        let mut depths = self.policy.class_queue_cap.iter();
-        let is_unknown = |class: &str| self.requests.class_rank(class).is_none();
-        let unknown = depths.find(|depth| is_unknown(&depth.class))?;
-        let cause = format!(
-            "there is no class {:?}; known are {}",
-            unknown.class,
-            self.requests.classes.join(", ")
-        );
-        Some(("--class-queue-cap", cause))
+    /// What was given of the settings that the scheduler has a table of.
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.scheduler.0
     }
 }
 
@@ -291,32 +208,6 @@ fn usage(setting: &str, cause: String) -> Failure {
     Failure::Usage {
         setting: setting.to_owned(),
         cause,
-    }
-}
-
-fn speed(text: &str) -> Result<f64, String> {
-    let accepted = "a number above 0, or inf";
-    let speed: f64 = text.parse().map_err(|_| accepted.to_owned())?;
-    if speed > 0.0 {
-        Ok(speed)
-    } else {
-        Err(accepted.to_owned())
-    }
-}
-
-fn micros(text: &str) -> Result<f64, String> {
-    const HOUR: f64 = 3.6e9;
-    let micros = text.trim().parse().ok();
-    let micros = micros.filter(|micros| (0.0..=HOUR).contains(micros));
-    micros.ok_or_else(|| "a number of microseconds from 0 to 3600000000".to_owned())
-}
-
-fn step_time(text: &str) -> Result<StepTime, String> {
-    let pair = text.split_once('=');
-    let pair = pair.and_then(|(batch, us)| Some((batch.trim().parse().ok()?, micros(us).ok()?)));
-    match pair {
-        Some((batch, us)) if batch > 0 => Ok(StepTime { batch, us }),
-        _ => Err("BATCH=MICROSECONDS, such as 16=17760".to_owned()),
     }
 }
 
@@ -338,17 +229,12 @@ mod tests {
 
     #[test]
     fn step_times_of_the_mock_are_checked() {
-        let cli = Cli::try_parse_from(["serve", "--mock-decode-us=1=16000,16=17760.5"]).unwrap();
-        let last = StepTime {
-            batch: 16,
-            us: 17_760.5,
+        let message = |flag: &str| {
+            let error = Cli::try_parse_from(["serve", flag]).unwrap_err();
+            error.to_string()
         };
-        assert_eq!(cli.mock_decode_us[1], last);
         for wrong in ["16000", "0=5", "1=-5", "1=inf", "a=1"] {
-            let flag = format!("--mock-decode-us={wrong}");
-            let message = Cli::try_parse_from(["serve", &flag])
-                .unwrap_err()
-                .to_string();
+            let message = message(&format!("--mock-decode-us={wrong}"));
             assert!(message.contains("BATCH=MICROSECONDS"), "{message}");
         }
     }

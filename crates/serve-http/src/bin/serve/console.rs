@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::io::{IsTerminal, Write, stderr, stdout};
 use std::net::SocketAddr;
 
+use serve_sched::settings::CLASSES;
 use tracing_subscriber::EnvFilter;
 
 use crate::assemble::{Description, Example};
@@ -41,7 +42,7 @@ impl Console {
         let mut lines = vec![("model", name.to_owned())];
         lines.extend(description.lines.iter().cloned());
         lines.push(("limits", limits));
-        lines.extend(cli.policy.lines());
+        lines.extend(cli.scheduler.lines());
         lines.push(("access", access(cli)));
         lines.push(("address", format!("http://{address}")));
         let lines = lines
@@ -57,7 +58,10 @@ impl Console {
 fn access(cli: &Cli) -> String {
     match cli.keys.len() {
         0 => "no API key is needed".to_owned(),
-        keys => format!("{keys} API keys, {} classes", cli.requests.classes.len()),
+        keys => {
+            let classes = cli.settings().get(&CLASSES);
+            format!("{keys} API keys, {} classes", classes.len())
+        }
     }
 }
 

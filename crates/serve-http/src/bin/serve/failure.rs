@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use serve_sched::settings::SettingError;
 use thiserror::Error;
 
 /// Ended as asked.
@@ -29,6 +30,9 @@ pub(crate) enum Failure {
     /// A setting is wrong, or two contradict each other.
     #[error("{setting}: {cause}")]
     Usage { setting: String, cause: String },
+    /// A setting of the scheduler is wrong, or contradicts another.
+    #[error(transparent)]
+    Setting(#[from] SettingError),
     /// The settings file cannot be read or says something wrong.
     #[error("{}: {cause}", path.display())]
     File { path: PathBuf, cause: String },
@@ -72,7 +76,7 @@ impl Failure {
     pub(crate) fn exit_code(&self) -> i32 {
         match self {
             Self::Runtime(_) => 1,
-            Self::Usage { .. } | Self::File { .. } | Self::Key(_) => 2,
+            Self::Usage { .. } | Self::Setting(_) | Self::File { .. } | Self::Key(_) => 2,
             Self::Message(message) => message.exit_code(),
             #[cfg(feature = "model")]
             Self::Load(_) | Self::Hub(_) | Self::Sampling(_) => 3,

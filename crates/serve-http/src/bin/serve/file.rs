@@ -31,7 +31,7 @@ pub(crate) fn settings(
     read: impl Fn(&Path) -> io::Result<String>,
 ) -> Result<Cli, Failure> {
     let given = Cli::command().try_get_matches_from(&arguments)?;
-    let mut cli = match given.get_one::<PathBuf>("config") {
+    let cli = match given.get_one::<PathBuf>("config") {
         None => Cli::from_arg_matches(&given)?,
         Some(path) => {
             let text = read(path).map_err(|cause| file(path, cause.to_string()))?;
@@ -43,7 +43,6 @@ pub(crate) fn settings(
     };
     cli.validate()?;
     Tenants::of(&cli)?;
-    cli.policy.settle();
     Ok(cli)
 }
 
@@ -174,6 +173,9 @@ fn without_environment() -> Command {
 mod tests {
     use std::collections::BTreeSet;
 
+    use serve_sched::admit::QUEUE_CAP;
+    use serve_sched::settings::{CLASSES, MAX_BATCH, table};
+
     use super::*;
 
     const EXAMPLE: &str = include_str!("../../../../../docs/serve.toml");
@@ -234,6 +236,22 @@ mod tests {
         assert_eq!(stated, defaults);
     }
 
+    /// What is unset has its default in words, and they are the table's.
+    #[test]
+    fn the_example_tells_the_defaults_of_what_a_policy_alone_reads() {
+        for entry in table().iter().filter(|entry| entry.needs.is_some()) {
+            let Some(usual) = entry.row.usual.value() else {
+                continue;
+            };
+            let begins = format!("# {}: ", entry.row.name);
+            let line = EXAMPLE
+                .lines()
+                .find(|line| line.starts_with(&begins))
+                .unwrap();
+            assert!(line.contains(&format!("{usual} by default")), "{line}");
+        }
+    }
+
     #[test]
     fn the_example_of_keys_can_be_read() {
         let (_, keys) = EXAMPLE.split_once("# [[keys]]").unwrap();
@@ -248,15 +266,22 @@ mod tests {
     #[test]
     fn a_flag_wins_over_the_file_and_the_file_over_the_default() {
         let cli = parsed(&["--max-batch", "2"], "max_batch = 3\nqueue_cap = 7").unwrap();
-        assert_eq!((cli.max_batch.get(), cli.policy.queue_cap), (2, 7));
+        let settings = cli.settings();
+        let seen = (settings.get(&MAX_BATCH).get(), settings.get(&QUEUE_CAP));
+        assert_eq!(seen, (2, 7));
     }
 
     #[test]
     fn a_list_and_a_table_are_read_like_a_flag_with_commas() {
         let text = "classes = [\"a\", \"b\", \"c\"]\nclass_queue_cap = { b = 4, c = 2 }";
         let cli = parsed(&[], text).unwrap();
-        assert_eq!(cli.requests.classes, ["a", "b", "c"]);
-        assert_eq!(cli.policy.class_queue_cap.len(), 2);
+        assert_eq!(cli.settings().get(&CLASSES), ["a", "b", "c"]);
+        let shown = serde_json::to_value(&cli).unwrap();
+        let depth = |class, depth| serde_json::json!({"class": class, "depth": depth});
+        assert_eq!(
+            shown["class_queue_cap"],
+            serde_json::json!([depth("b", 4), depth("c", 2)])
+        );
     }
 
     #[test]

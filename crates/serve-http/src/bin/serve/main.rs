@@ -9,11 +9,10 @@ mod hash_key;
 #[cfg(feature = "model")]
 mod model;
 mod network;
-mod policies;
-mod policy;
 #[cfg(feature = "model")]
 mod progress;
 mod requests;
+mod scheduler;
 mod signals;
 mod tenants;
 mod units;
@@ -23,7 +22,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
 
+use serve_core::Span;
 use serve_http::{CapacityStatus, Service, Settings, run};
+use serve_sched::admit::QUEUE_CAP;
+use serve_sched::settings::{CLASSES, QUEUE_TIMEOUT, REQUEST_TIMEOUT, Setting};
 use tokio::net::{TcpListener, lookup_host};
 use tokio::sync::oneshot;
 
@@ -33,7 +35,6 @@ use console::Console;
 use failure::Failure;
 use signals::Signals;
 use tenants::Tenants;
-use units::Seconds;
 
 fn main() -> ExitCode {
     let console = Console;
@@ -134,12 +135,16 @@ async fn serve(cli: Cli, console: Console) -> Result<(), Failure> {
 /// What the edge is told.
 fn edge(cli: &Cli) -> Result<Settings, Failure> {
     let requests = &cli.requests;
-    let limit = |seconds: Seconds| seconds.if_on().map(Seconds::duration);
+    let settings = cli.settings();
+    let limit = |time: &Setting<Span>| {
+        let time = settings.get(time);
+        (!time.is_zero()).then(|| time.into())
+    };
     Ok(Settings {
-        queue_cap: cli.policy.queue_cap,
+        queue_cap: settings.get(&QUEUE_CAP),
         connections: cli.network.connections(),
-        request_timeout: limit(requests.request_timeout),
-        queue_timeout: limit(requests.queue_timeout),
+        request_timeout: limit(&REQUEST_TIMEOUT),
+        queue_timeout: limit(&QUEUE_TIMEOUT),
         drain_timeout: requests.drain_timeout.duration(),
         stalled_after: requests.stalled_after.duration(),
         idempotency_ttl: requests.idempotency_ttl.duration(),
@@ -148,7 +153,7 @@ fn edge(cli: &Cli) -> Result<Settings, Failure> {
             requests::CapacityStatus::Unavailable => CapacityStatus::Unavailable,
             requests::CapacityStatus::TooMany => CapacityStatus::TooManyRequests,
         },
-        classes: requests.classes.clone(),
+        classes: settings.get(&CLASSES),
         keys: Tenants::of(cli)?.keys,
         shown: serde_json::to_value(cli).map_err(|error| Failure::Runtime(error.into()))?,
     })

@@ -16,6 +16,7 @@ use serve_model::load::{LoadOptions, Model, Progress, Source, load};
 use serve_model::shapes::{Shape, UnknownShape};
 use serve_model::template::{ChatInputs, ChatTemplate};
 use serve_model::tokenizer::Tokenizer;
+use serve_sched::settings::{CONTEXT, KV_TOKENS, MAX_BATCH, STEP_TOKENS};
 
 use crate::assemble::{Assembled, Description, Example, policies, rebuild};
 use crate::cli::Cli;
@@ -25,11 +26,14 @@ use crate::progress::{Meter, mib};
 
 pub(crate) fn assemble(cli: &Cli, console: &Console) -> Result<Assembled, Failure> {
     let source = source(cli, console)?;
+    let settings = cli.settings();
     let options = LoadOptions {
-        sequences_max: cli.max_batch.get(),
-        step_tokens_max: cli.step_tokens.get(),
-        context_max: cli.context.map(|context| context.get()),
-        kv_tokens: cli.kv_tokens.map(|tokens| u64::from(tokens.get())),
+        sequences_max: settings.get(&MAX_BATCH).get(),
+        step_tokens_max: settings.get(&STEP_TOKENS).get(),
+        context_max: settings.get(&CONTEXT).map(|context| context.get()),
+        kv_tokens: settings
+            .get(&KV_TOKENS)
+            .map(|tokens| u64::from(tokens.get())),
         device: cli.device.unwrap_or_default(),
         precision: cli.precision,
         graphs: cli.graphs.unwrap_or(true),

@@ -1,5 +1,5 @@
-//! The settings of requests: how long each may take, in which classes they come, and which answers are
-//! given again.
+//! The settings of requests that are the edge's alone: what becomes of them when the server stops, how
+//! they are refused, and which answers are given again.
 
 use std::num::NonZeroUsize;
 
@@ -8,29 +8,10 @@ use serde::Serialize;
 
 use crate::units::{Seconds, one_or_more};
 
-/// What holds for every request.
+/// What holds for every request, beside what the scheduler knows of it.
 #[derive(Args, Clone, Debug, Serialize)]
 #[command(next_help_heading = "Requests")]
 pub(crate) struct RequestSettings {
-    /// Seconds that a request may take in all, waiting included; 0 is no limit. A client can ask for
-    /// less
-    #[arg(
-        long,
-        env = "SERVE_REQUEST_TIMEOUT",
-        value_name = "SECONDS",
-        default_value = "0"
-    )]
-    pub(crate) request_timeout: Seconds,
-
-    /// Seconds that a request may wait before its first step; 0 is no limit. A client can ask for less
-    #[arg(
-        long,
-        env = "SERVE_QUEUE_TIMEOUT",
-        value_name = "SECONDS",
-        default_value = "0"
-    )]
-    pub(crate) queue_timeout: Seconds,
-
     /// Seconds that accepted requests may still take once the server is told to stop
     #[arg(
         long,
@@ -48,16 +29,6 @@ pub(crate) struct RequestSettings {
         default_value = "60"
     )]
     pub(crate) stalled_after: Seconds,
-
-    /// The names of the request classes, the highest first
-    #[arg(
-        long,
-        env = "SERVE_CLASSES",
-        value_name = "NAMES",
-        value_delimiter = ',',
-        default_value = "paid,free"
-    )]
-    pub(crate) classes: Vec<String>,
 
     /// The status of a refusal for want of capacity
     #[arg(long, env = "SERVE_CAPACITY_STATUS", value_enum, default_value = "503")]
@@ -96,43 +67,11 @@ pub(crate) enum CapacityStatus {
 
 impl RequestSettings {
     /// Settings that cannot be meant.
-    pub(crate) fn contradictions(&self) -> [(&'static str, bool, &'static str); 2] {
-        let total = self.request_timeout.if_on();
-        [
-            (
-                "--stalled-after",
-                self.stalled_after.if_on().is_none(),
-                "it must be above 0",
-            ),
-            (
-                "--queue-timeout",
-                total.is_some_and(|total| self.queue_timeout >= total),
-                "it must be below --request-timeout, which ends the wait as well",
-            ),
-        ]
-    }
-
-    /// The rank of the class of this name.
-    pub(crate) fn class_rank(&self, name: &str) -> Option<usize> {
-        self.classes.iter().position(|class| class == name)
-    }
-
-    /// What is wrong with the names of the classes.
-    pub(crate) fn wrong_classes(&self) -> Option<(&'static str, String)> {
-        const CLASSES_MAX: usize = 16;
-
-        let is_name = |name: &String| {
-            let allowed = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
-            (1..=64).contains(&name.len()) && name.bytes().all(allowed)
-        };
-        let is_new = |(index, name): (usize, &String)| !self.classes[..index].contains(name);
-        let classes = &self.classes;
-        let good = (1..=CLASSES_MAX).contains(&classes.len())
-            && classes.iter().all(is_name)
-            && classes.iter().enumerate().all(is_new);
-        let cause = format!(
-            "it must be 1 to {CLASSES_MAX} different names of letters, digits, `-`, `_` and `.`"
-        );
-        (!good).then_some(("--classes", cause))
+    pub(crate) fn contradictions(&self) -> [(&'static str, bool, &'static str); 1] {
+        [(
+            "--stalled-after",
+            self.stalled_after.if_on().is_none(),
+            "it must be above 0",
+        )]
     }
 }

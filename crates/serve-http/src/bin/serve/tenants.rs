@@ -5,10 +5,13 @@ use std::num::NonZeroU32;
 use serde::{Deserialize, Serialize};
 use serve_core::{Class, TenantId};
 use serve_http::auth::{Identity, KeyHash, Keys};
+use serve_sched::order::{GroupId, ORDER};
+use serve_sched::settings::{CLASSES, Kind};
+use serve_sched::victim::VICTIM;
+use serve_sched::{Settings, TenantSettings};
 
 use crate::cli::Cli;
 use crate::failure::Failure;
-use crate::units::{RATE_ACCEPTED, Rate};
 
 /// One `[[keys]]` of the settings file.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -26,6 +29,14 @@ pub(crate) struct KeySettings {
     class: Option<String>,
     /// The tenant's share where others have one of 1.
     weight: Option<NonZeroU32>,
+    /// The group that the tenant belongs to: among groups it is one, however many tenants it has.
+    group: Option<String>,
+    /// The group's share where others have one of 1.
+    group_weight: Option<NonZeroU32>,
+    /// Requests that may wait and run together; 0 is no limit.
+    in_flight: Option<u32>,
+    /// Tokens of the KV cache that its requests may come to hold together; 0 is no limit.
+    kv_tokens: Option<u32>,
     /// Requests in a second; 0 is no limit.
     requests_per_s: Option<f64>,
     /// Tokens in a second, prompt and answer together; 0 is no limit.
@@ -37,16 +48,21 @@ pub(crate) struct KeySettings {
 pub(crate) struct Tenants {
     pub(crate) keys: Keys,
     pub(crate) list: Vec<Tenant>,
+    pub(crate) groups: Vec<Group>,
 }
 
 /// One tenant. Its id is 1 + its place in the list; the anonymous one is not in it.
 #[derive(Clone, Debug)]
 pub(crate) struct Tenant {
-    pub(crate) id: TenantId,
+    name: String,
+    pub(crate) settings: TenantSettings,
+}
+
+/// One group of tenants. Its id is 1 + its place in the list.
+#[derive(Clone, Debug)]
+pub(crate) struct Group {
     name: String,
     pub(crate) weight: Option<NonZeroU32>,
-    pub(crate) requests_per_s: Option<Rate>,
-    pub(crate) tokens_per_s: Option<Rate>,
 }
 
 impl Tenants {
@@ -57,6 +73,7 @@ impl Tenants {
     /// [`Failure::Usage`] that names the key and the field.
     pub(crate) fn of(cli: &Cli) -> Result<Self, Failure> {
         let mut tenants = Self::default();
+        let settings = cli.settings();
         for (index, key) in cli.keys.iter().enumerate() {
             let wrong = |field: &str, cause: String| Failure::Usage {
                 setting: format!("keys[{index}].{field}"),
@@ -74,42 +91,71 @@ impl Tenants {
                 .parse()
                 .map_err(|error| wrong("sha256", format!("{error}")))?;
             let class = match &key.class {
-                None => cli.requests.classes.len() - 1,
-                Some(name) => cli.requests.class_rank(name).ok_or_else(|| {
-                    wrong(
-                        "class",
-                        format!("it must be one of {}", cli.requests.classes.join(", ")),
-                    )
+                None => lowest(settings),
+                Some(name) => settings.class(name).ok_or_else(|| {
+                    let known = settings.get(&CLASSES).join(", ");
+                    wrong("class", format!("it must be one of {known}"))
                 })?,
             };
-            if key.weight.is_some() && cli.policy.order != "fair-tenants" {
-                return Err(wrong("weight", "it needs --order fair-tenants".to_owned()));
+            if let Some((field, needs)) = key.without_effect(settings) {
+                return Err(wrong(field, format!("it needs {needs}")));
             }
             let rate = |field, per_s: Option<f64>| match per_s {
                 None => Ok(None),
-                Some(per_s) => match Rate::new(per_s) {
-                    Some(rate) => Ok(Some(rate)),
-                    None => Err(wrong(field, format!("it must be {RATE_ACCEPTED}"))),
+                Some(per_s) => match Kind::Rate.parse(&per_s.to_string()) {
+                    Ok(_) => Ok(Some(per_s)),
+                    Err(accepted) => Err(wrong(field, format!("it must be {accepted}"))),
                 },
             };
             let tenant = Tenant {
-                id: TenantId::default(),
                 name: key.tenant.as_ref().unwrap_or(&key.name).clone(),
-                weight: key.weight,
-                requests_per_s: rate("requests_per_s", key.requests_per_s)?,
-                tokens_per_s: rate("tokens_per_s", key.tokens_per_s)?,
+                settings: TenantSettings {
+                    id: TenantId::default(),
+                    weight: key.weight,
+                    group: tenants.group(key).map_err(|name| {
+                        let cause =
+                            format!("another key of the group {name:?} says something else");
+                        wrong("group_weight", cause)
+                    })?,
+                    in_flight: key.in_flight,
+                    kv_tokens: key.kv_tokens.map(u64::from),
+                    requests_per_s: rate("requests_per_s", key.requests_per_s)?,
+                    tokens_per_s: rate("tokens_per_s", key.tokens_per_s)?,
+                },
             };
             let id = tenants.join(tenant).map_err(|(field, name)| {
                 let cause = format!("another key of the tenant {name:?} says something else");
                 wrong(field, cause)
             })?;
-            let identity = Identity {
-                tenant: id,
-                class: Class::new(u8::try_from(class).unwrap_or(u8::MAX)),
-            };
+            let identity = Identity { tenant: id, class };
             tenants.keys = std::mem::take(&mut tenants.keys).with(hash, identity);
         }
         Ok(tenants)
+    }
+
+    /// The group of a key's tenant, if it is said. The error is the name of a group that another key
+    /// gives another weight.
+    fn group(&mut self, key: &KeySettings) -> Result<Option<GroupId>, String> {
+        let Some(name) = &key.group else {
+            return Ok(None);
+        };
+        let known = self.groups.iter().position(|group| group.name == *name);
+        let index = known.unwrap_or_else(|| {
+            self.groups.push(Group {
+                name: name.clone(),
+                weight: None,
+            });
+            self.groups.len() - 1
+        });
+        let merged = merge(&mut self.groups[index].weight, key.group_weight);
+        merged.ok_or_else(|| name.clone())?;
+        Ok(Some(group_id(index)))
+    }
+
+    /// The share of each group.
+    pub(crate) fn group_shares(&self) -> impl Iterator<Item = (GroupId, NonZeroU32)> + '_ {
+        let groups = self.groups.iter().enumerate();
+        groups.map(|(index, group)| (group_id(index), group.weight.unwrap_or(NonZeroU32::MIN)))
     }
 
     /// Adds what one key says of its tenant. The error is the field in which it contradicts another
@@ -117,22 +163,60 @@ impl Tenants {
     fn join(&mut self, said: Tenant) -> Result<TenantId, (&'static str, String)> {
         let Some(tenant) = self.list.iter_mut().find(|known| known.name == said.name) else {
             let id = TenantId::new(self.list.len() as u32 + 1);
-            self.list.push(Tenant { id, ..said });
+            let settings = TenantSettings {
+                id,
+                ..said.settings
+            };
+            self.list.push(Tenant { settings, ..said });
             return Ok(id);
         };
-        let agree = merge(&mut tenant.weight, said.weight)
-            .ok_or("weight")
-            .and_then(|()| {
-                merge(&mut tenant.requests_per_s, said.requests_per_s).ok_or("requests_per_s")
-            })
-            .and_then(|()| {
-                merge(&mut tenant.tokens_per_s, said.tokens_per_s).ok_or("tokens_per_s")
-            });
-        match agree {
-            Ok(()) => Ok(tenant.id),
-            Err(field) => Err((field, said.name)),
+        let (known, said_of) = (&mut tenant.settings, said.settings);
+        let merged = [
+            ("weight", merge(&mut known.weight, said_of.weight)),
+            ("group", merge(&mut known.group, said_of.group)),
+            ("in_flight", merge(&mut known.in_flight, said_of.in_flight)),
+            ("kv_tokens", merge(&mut known.kv_tokens, said_of.kv_tokens)),
+            (
+                "requests_per_s",
+                merge(&mut known.requests_per_s, said_of.requests_per_s),
+            ),
+            (
+                "tokens_per_s",
+                merge(&mut known.tokens_per_s, said_of.tokens_per_s),
+            ),
+        ];
+        match merged.into_iter().find(|(_, agree)| agree.is_none()) {
+            None => Ok(known.id),
+            Some((field, _)) => Err((field, said.name)),
         }
     }
+}
+
+impl KeySettings {
+    /// A share that no policy reads, and what would read it.
+    fn without_effect(&self, settings: &Settings) -> Option<(&'static str, &'static str)> {
+        let order = settings.get(&ORDER);
+        let mut orders = order.split('/');
+        let is_fair = orders.any(|part| part.starts_with("fair-"));
+        let is_victim = settings.get(&VICTIM) == "over-share-first";
+        if self.weight.is_some() && !is_fair && !is_victim {
+            return Some(("weight", "--order fair-tenants"));
+        }
+        if self.group.is_some() && !is_fair {
+            return Some(("group", "--order fair-tenants"));
+        }
+        (self.group_weight.is_some() && self.group.is_none()).then_some(("group_weight", "a group"))
+    }
+}
+
+fn group_id(index: usize) -> GroupId {
+    GroupId::new(u32::try_from(index + 1).unwrap_or(u32::MAX))
+}
+
+/// The class of a key that says nothing of it.
+fn lowest(settings: &Settings) -> Class {
+    let rank = settings.get(&CLASSES).len().saturating_sub(1);
+    Class::new(u8::try_from(rank).unwrap_or(u8::MAX))
 }
 
 /// Takes over what is said, unless something else is known.

@@ -328,3 +328,66 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn the_settings_give_each_rate_its_bucket_with_a_burst_of_so_many_seconds() {
+    let tenth = Span::from_millis(100);
+    let settings = Settings::default().with(&RATE_BURST, Span::from_secs(3));
+    let of = |rate, per_s| buckets(&settings.clone().with(rate, per_s)).len();
+    assert!(buckets(&settings).is_empty());
+    for rate in [
+        &REQUESTS_PER_S,
+        &TOKENS_PER_S,
+        &TENANT_REQUESTS_PER_S,
+        &TENANT_TOKENS_PER_S,
+    ] {
+        assert_eq!((of(rate, 0.0), of(rate, 0.001)), (0, 1));
+    }
+    // Ten in a second, thirty at once; then one each tenth of a second.
+    let ten = settings.with(&TENANT_REQUESTS_PER_S, 10.0);
+    let pace = Pace::default();
+    let taken_at = |now: Time, buckets: &mut Vec<Box<dyn Admit>>| {
+        let load = Load {
+            now,
+            ..Load::idle(1, &pace)
+        };
+        let taken = (0..100).take_while(|_| {
+            let taken = buckets[0].admit(&request(1, 1), &load).is_ok();
+            buckets[0].admitted(&request(1, 1), &load);
+            taken
+        });
+        taken.count()
+    };
+    assert_eq!(taken_at(Time::ZERO, &mut buckets(&ten)), 30);
+    let mut bucket = buckets(&ten);
+    for _ in 0..30 {
+        bucket[0].admitted(&request(1, 1), &Load::idle(1, &pace));
+    }
+    assert_eq!(taken_at(Time::ZERO + tenth, &mut bucket), 1);
+}
+
+#[test]
+fn a_tenant_with_a_rate_of_its_own_has_it_beside_others_without() {
+    let tenant = |id, requests_per_s| TenantSettings {
+        id: TenantId::new(id),
+        requests_per_s,
+        ..TenantSettings::default()
+    };
+    let tenants = vec![tenant(1, Some(0.1)), tenant(2, Some(0.0))];
+    let settings = Settings::default().with_tenants(tenants);
+    let pace = Pace::default();
+    let taken = |settings: &Settings, id| {
+        let mut all = buckets(settings);
+        let load = Load::idle(1, &pace);
+        let taken = (0..50).take_while(|_| {
+            let taken = all[0].admit(&request(id, 1), &load).is_ok();
+            all[0].admitted(&request(id, 1), &load);
+            taken
+        });
+        taken.count()
+    };
+    let seen = [1, 2, 3].map(|id| taken(&settings, id));
+    assert_eq!(seen, [1, 50, 50], "0 is no limit, and nobody else has one");
+    let settings = settings.with(&TENANT_REQUESTS_PER_S, 0.2);
+    assert_eq!([1, 2, 3].map(|id| taken(&settings, id)), [1, 50, 2]);
+}

@@ -7,7 +7,8 @@ mod tiers;
 
 pub use aging::Aging;
 pub(super) use instances::Instances;
-pub use settings::OrderSettings;
+pub(crate) use settings::OUTER;
+pub use settings::{OrderSettings, UnknownOrder};
 pub use tiers::Tiers;
 
 use std::sync::Arc;

@@ -3,11 +3,18 @@
 
 use std::sync::Arc;
 
+use std::num::NonZeroU32;
+
 use serve_core::Span;
+use thiserror::Error;
 
 use super::{Aging, Factory, Tiers};
-use crate::named::{UnknownPolicy, row};
+use crate::named::Named;
+use crate::order::aging_tiers::AGE_AFTER;
+use crate::order::fair_tenants::{INPUT_WEIGHT, OUTPUT_WEIGHT, WEIGHTS};
+use crate::order::response_ratio::WAIT_MAX;
 use crate::order::{AgingTiers, FairGroups, FairTenants, Members, ORDERS, Order, ResponseRatio};
+use crate::settings::{Row, Settings};
 
 /// The parameters of every order; those of an order that is not named do nothing.
 #[derive(Clone, Debug)]
@@ -27,20 +34,85 @@ pub struct OrderSettings {
 impl Default for OrderSettings {
     /// What each order has by default, and nobody known.
     fn default() -> Self {
-        Self {
-            age_after: Span::from_secs(2),
-            wait_max: Span::from_secs(60),
-            input_weight: 1,
-            output_weight: 2,
-            members: Arc::default(),
-        }
+        Self::of(&Settings::default())
     }
 }
 
-/// Orders that another one can stand inside of.
-const OUTER: [&str; 4] = ["aging", "aging-tiers", "fair-groups", "strict-tiers"];
+/// An order that another one can stand inside of.
+pub(crate) struct Outer {
+    pub(crate) name: &'static str,
+    /// The settings that it reads.
+    pub(crate) settings: &'static [&'static Row],
+}
+
+/// All of them.
+pub(crate) const OUTER: &[Outer] = &[
+    Outer {
+        name: "aging",
+        settings: &[&AGE_AFTER.row],
+    },
+    Outer {
+        name: "aging-tiers",
+        settings: &[&AGE_AFTER.row],
+    },
+    Outer {
+        name: "fair-groups",
+        settings: WEIGHTS,
+    },
+    Outer {
+        name: "strict-tiers",
+        settings: &[],
+    },
+];
+
+/// A name that no order has.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("there is no policy named {name:?}; known are {}", known.join(", "))]
+pub struct UnknownOrder {
+    /// The name asked for.
+    pub name: String,
+    /// The names that exist at that place.
+    pub known: Vec<&'static str>,
+}
 
 impl OrderSettings {
+    /// What the settings say, of tenants as well.
+    pub fn of(settings: &Settings) -> Self {
+        let tenants = settings.tenants.iter();
+        let members = tenants.fold(Members::new(), |members, tenant| {
+            let share = tenant.weight.unwrap_or(NonZeroU32::MIN);
+            let members = members.with_share(tenant.id, share);
+            match tenant.group {
+                Some(group) => members.with_group(tenant.id, group),
+                None => members,
+            }
+        });
+        let groups = settings.groups.iter();
+        let members = groups.fold(members, |members, &(group, share)| {
+            members.with_group_share(group, share)
+        });
+        Self {
+            age_after: settings.get(&AGE_AFTER),
+            wait_max: settings.get(&WAIT_MAX),
+            input_weight: settings.get(&INPUT_WEIGHT),
+            output_weight: settings.get(&OUTPUT_WEIGHT),
+            members: Arc::new(members),
+        }
+    }
+
+    /// Equal token shares for tenants.
+    pub(crate) fn fair_tenants(&self) -> Box<dyn Order> {
+        let (input, output) = self.weights();
+        Box::new(FairTenants::among(Arc::clone(&self.members), input, output))
+    }
+
+    /// Equal token shares for groups, first come, first served in each.
+    pub(crate) fn fair_groups(&self) -> Box<dyn Order> {
+        let ((input, output), members) = (self.weights(), Arc::clone(&self.members));
+        let fifo: Factory = Arc::new(|| Box::new(crate::order::Fifo));
+        Box::new(FairGroups::over(members, input, output, fifo))
+    }
+
     /// The order that is called `name`.
     ///
     /// | name | what it is |
@@ -60,24 +132,24 @@ impl OrderSettings {
     /// let error = settings.order("tiers/fifo").err().map(|error| error.to_string());
     /// let expected = "there is no policy named \"tiers\"; known are aging, aging-tiers, fair-groups, strict-tiers";
     /// assert_eq!(error.as_deref(), Some(expected));
-    /// # Ok::<(), serve_sched::UnknownPolicy>(())
+    /// # Ok::<(), serve_sched::order::UnknownOrder>(())
     /// ```
     ///
     /// # Errors
     ///
-    /// [`UnknownPolicy`], with the names that exist at that place.
-    pub fn order(&self, name: &str) -> Result<Box<dyn Order>, UnknownPolicy> {
+    /// [`UnknownOrder`], with the names that exist at that place.
+    pub fn order(&self, name: &str) -> Result<Box<dyn Order>, UnknownOrder> {
         Ok(self.factory(name)?())
     }
 
-    fn factory(&self, name: &str) -> Result<Factory, UnknownPolicy> {
+    fn factory(&self, name: &str) -> Result<Factory, UnknownOrder> {
         match name.split_once('/') {
             Some((outer, inner)) => self.around(outer, self.factory(inner)?),
             None => self.innermost(name),
         }
     }
 
-    fn around(&self, outer: &str, inner: Factory) -> Result<Factory, UnknownPolicy> {
+    fn around(&self, outer: &str, inner: Factory) -> Result<Factory, UnknownOrder> {
         let age_after = self.age_after;
         let (members, weights) = (Arc::clone(&self.members), self.weights());
         Ok(match outer {
@@ -92,26 +164,35 @@ impl OrderSettings {
                 Box::new(FairGroups::over(members, input, output, Arc::clone(&inner)))
             }),
             name => {
-                return Err(UnknownPolicy {
+                return Err(UnknownOrder {
                     name: name.to_owned(),
-                    known: OUTER.to_vec(),
+                    known: OUTER.iter().map(|outer| outer.name).collect(),
                 });
             }
         })
     }
 
-    fn innermost(&self, name: &str) -> Result<Factory, UnknownPolicy> {
+    fn innermost(&self, name: &str) -> Result<Factory, UnknownOrder> {
         let (age_after, wait_max) = (self.age_after, self.wait_max);
-        let (members, (input, output)) = (Arc::clone(&self.members), self.weights());
         Ok(match name {
             "aging-tiers" => Arc::new(move || Box::new(AgingTiers::new(age_after))),
             "response-ratio" => Arc::new(move || Box::new(ResponseRatio::new(wait_max))),
-            "fair-tenants" => Arc::new(move || {
-                let members = Arc::clone(&members);
-                Box::new(FairTenants::among(members, input, output))
-            }),
-            "fair-groups" => self.around(name, self.innermost("fifo")?)?,
-            name => Arc::new(row(ORDERS, name)?.build),
+            "fair-tenants" | "fair-groups" => {
+                let (settings, tenants) = (self.clone(), name == "fair-tenants");
+                Arc::new(move || match tenants {
+                    true => settings.fair_tenants(),
+                    false => settings.fair_groups(),
+                })
+            }
+            name => {
+                let policy = ORDERS.iter().find(|policy| policy.name == name);
+                let unknown = || UnknownOrder {
+                    name: name.to_owned(),
+                    known: Named::names(ORDERS),
+                };
+                let policy = policy.ok_or_else(unknown)?;
+                Arc::new(|| policy.by_default())
+            }
         })
     }
 
@@ -131,7 +212,7 @@ mod tests {
         for inner in ORDERS {
             assert_eq!(settings.order(inner.name).unwrap().name(), inner.name);
             for outer in OUTER {
-                let asked = format!("{outer}/{}", inner.name);
+                let asked = format!("{}/{}", outer.name, inner.name);
                 let order = settings.order(&asked).unwrap();
                 let again = settings.order(order.name()).unwrap();
                 assert_eq!(order.name(), again.name(), "{asked}");
@@ -151,7 +232,8 @@ mod tests {
     fn what_does_not_exist_lists_what_does() {
         let settings = OrderSettings::default();
         let error = |name| settings.order(name).err().unwrap();
-        assert_eq!(error("fifo/fifo").known, OUTER);
+        let outer: Vec<_> = OUTER.iter().map(|outer| outer.name).collect();
+        assert_eq!(error("fifo/fifo").known, outer);
         assert_eq!(error("fifo/fifo").name, "fifo");
         assert!(error("strict-tiers/lifo").known.contains(&"fair-tenants"));
         assert_eq!(error("strict-tiers/").name, "");

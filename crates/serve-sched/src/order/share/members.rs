@@ -30,7 +30,7 @@ impl GroupId {
 /// The tenants of whom something is known. A tenant with a share and without a group is a group by
 /// itself. All others together are the group [`GroupId::UNNAMED`], so that an id that a client makes
 /// up wins it nothing against those who are named.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Members {
     tenants: BTreeMap<TenantId, Member>,
     groups: BTreeMap<GroupId, u32>,
@@ -39,7 +39,7 @@ pub struct Members {
     unnamed_share: Option<NonZeroU32>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Member {
     share: NonZeroU32,
     group: Option<GroupId>,

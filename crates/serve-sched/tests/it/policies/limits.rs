@@ -175,13 +175,15 @@ fn a_limit_on_what_is_in_flight_can_be_written_by_a_user_and_hears_every_end() {
 
 #[test]
 fn a_burst_is_the_rate_times_its_span() {
-    for (requests_per_s, rate_burst_s, burst) in [(2.0, 10, 20), (2.0, 1, 2), (0.5, 1, 1)] {
-        let settings = Settings {
-            queue_cap: 0,
-            requests_per_s,
-            rate_burst: Span::from_secs(rate_burst_s),
-            ..Settings::default()
-        };
+    for (requests_per_s, rate_burst, burst) in [("2", "10", 20), ("2", "1", 2), ("0.5", "1", 1)] {
+        let mut settings = Settings::default();
+        for (name, text) in [
+            ("queue_cap", "0"),
+            ("requests_per_s", requests_per_s),
+            ("rate_burst", rate_burst),
+        ] {
+            settings.set_text(name, text).unwrap();
+        }
         let limits = device(64, 10).limits();
         let mut scheduler = Scheduler::new(limits, settings.policies().unwrap()).unwrap();
         let taken = (0..100).filter(|&id| {
