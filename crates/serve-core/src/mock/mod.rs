@@ -193,7 +193,13 @@ mod tests {
         plan.reset(StepId::new(step));
         for (request, positions) in segments {
             let blocks = [BlockId::new(1)];
-            plan.push_segment(RequestId::new(*request), positions.clone(), true, &blocks);
+            plan.push_segment(
+                RequestId::new(*request),
+                positions.clone(),
+                true,
+                0,
+                &blocks,
+            );
         }
         let mut outcome = StepOutcome::new();
         mock.execute(&plan, &mut outcome).unwrap();

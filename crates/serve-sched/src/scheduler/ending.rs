@@ -119,6 +119,7 @@ impl Scheduler {
         while let Some(block) = live.table.pop() {
             self.pool.release(block);
         }
+        live.sent = 0;
         live.prefixes.published = 0;
     }
 

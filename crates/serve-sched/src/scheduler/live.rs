@@ -40,6 +40,8 @@ pub(super) struct Live {
     /// Prompt tokens found in the prefix cache at the first start.
     pub(super) cached: u32,
     pub(super) table: Vec<BlockId>,
+    /// Entries of the table that the backend has been given.
+    pub(super) sent: u32,
     pub(super) prefixes: Prefixes,
     pub(super) request: Arc<Request>,
 }
@@ -73,6 +75,7 @@ impl Live {
             started_at: now,
             cached: 0,
             table,
+            sent: 0,
             prefixes,
             request,
         }

@@ -241,7 +241,9 @@ impl Scheduler {
             live.in_flight = true;
             let (start, end) = (live.computed, live.computed + tokens);
             let sample = end == live.known;
-            plan.push_segment(live.id, start..end, sample, &live.table);
+            let fresh = &live.table[live.sent as usize..];
+            plan.push_segment(live.id, start..end, sample, live.sent, fresh);
+            live.sent = live.table.len() as u32;
             self.flight.segments.push(FlightSegment {
                 slot,
                 start,
