@@ -6,7 +6,7 @@ use serve_core::{
     BackendError, EventKind, FinishReason, StepId, StepOutcome, Time, TokenId, TokenLogprob,
 };
 
-use super::live::Stage;
+use super::live::{Blocks, Stage};
 use super::{End, FlightSegment, Scheduler, TokenEvents};
 use crate::journal::Decision;
 use crate::order::Served;
@@ -145,7 +145,9 @@ impl Scheduler {
             output_tokens: u32::from(segment.sample),
         };
         self.gate.served(&live.request, served);
-        self.publish_blocks(slot);
+        if live.computed >= live.publish_at {
+            self.publish_blocks(slot);
+        }
         match token {
             Some(token) => self.take_token(now, slot, token, logprobs),
             None if segment.sample => {
@@ -162,17 +164,24 @@ impl Scheduler {
             return self.end(now, slot, End::Finished(FinishReason::Stop));
         }
         let (id, index) = (live.id, live.output_tokens());
+        if let Some(offset) = live.known.checked_sub(live.tail_from) {
+            self.tails.set(slot, offset, token);
+        }
         live.known += 1;
-        live.prefixes.push(token, self.limits.block_size);
         let is_last = live.output_left() == 0;
         if index == 0 || self.token_events == TokenEvents::All {
-            let logprobs = logprobs.map(Arc::from);
-            let kind = EventKind::Token {
-                token,
-                index,
-                logprobs,
-            };
-            self.emit(now, id, kind);
+            match logprobs {
+                None => self.events.push_token(now, id, token, index),
+                Some(logprobs) => {
+                    let logprobs = Some(Arc::from(logprobs));
+                    let kind = EventKind::Token {
+                        token,
+                        index,
+                        logprobs,
+                    };
+                    self.emit(now, id, kind);
+                }
+            }
         }
         if is_last {
             self.end(now, slot, End::Finished(FinishReason::Length));
@@ -180,16 +189,22 @@ impl Scheduler {
     }
 
     /// Gives names to the blocks that have become full.
-    fn publish_blocks(&mut self, slot: usize) {
+    pub(super) fn publish_blocks(&mut self, slot: usize) {
+        let block_size = self.limits.block_size;
         let live = &mut self.live[slot];
-        let hashes = live.prefixes.hashes();
-        let full = ((live.computed / self.limits.block_size) as usize).min(hashes.len());
-        let published = (live.prefixes.published as usize).min(full);
-        let fresh = live.table.iter().zip(hashes).take(full).skip(published);
-        for (&block, &prefix) in fresh {
-            self.pool.publish(block, prefix);
+        let full = live.computed / block_size;
+        let Blocks { table, prefixes } = &mut *live.blocks;
+        while (prefixes.hashes().len() as u32) < full {
+            let prompt = live.request.prompt().get(live.tail_from as usize..);
+            let prompt = prompt.unwrap_or_default();
+            let sampled = self.tails.of(slot).iter().skip(prompt.len());
+            prefixes.hash_block(prompt.iter().chain(sampled));
+            live.tail_from += block_size;
         }
-        live.prefixes.published = full as u32;
+        let named = table.iter().zip(prefixes.hashes());
+        let fresh = named.take(full as usize).skip(prefixes.published as usize);
+        fresh.for_each(|(&block, &prefix)| self.pool.publish(block, prefix));
+        live.published(full, block_size);
     }
 
     fn keep_flight_buffer(&mut self, mut segments: Vec<FlightSegment>) {

@@ -67,12 +67,11 @@ impl Scheduler {
             loop {
                 let live = &self.live[slot];
                 // A prompt was given all its blocks when it joined, so one is always enough.
-                let held = live.table.len() as u64 * u64::from(self.limits.block_size);
-                if live.stage != Stage::Running || u64::from(live.known) <= held {
+                if live.stage != Stage::Running || live.known <= live.held {
                     break;
                 }
                 match self.pool.allocate() {
-                    Some(block) => self.live[slot].table.push(block),
+                    Some(block) => self.live[slot].push_block(block, self.limits.block_size),
                     None => {
                         pressed = true;
                         self.preempt_for_block(now, slot);
@@ -241,9 +240,8 @@ impl Scheduler {
             live.in_flight = true;
             let (start, end) = (live.computed, live.computed + tokens);
             let sample = end == live.known;
-            let fresh = &live.table[live.sent as usize..];
-            plan.push_segment(live.id, start..end, sample, live.sent, fresh);
-            live.sent = live.table.len() as u32;
+            let kept = live.sent;
+            plan.push_segment(live.id, start..end, sample, kept, live.fresh_blocks());
             self.flight.segments.push(FlightSegment {
                 slot,
                 start,

@@ -99,6 +99,7 @@ impl Scheduler {
 
     fn blocks_gained(&self, live: &Live) -> u32 {
         let alone = live
+            .blocks
             .table
             .iter()
             .filter(|&&block| self.pool.is_held_once(block));

@@ -70,10 +70,11 @@ impl Scheduler {
                 output_tokens: steps,
             };
             self.gate.served(&live.request, served);
-            let blocks = self.limits.blocks_for(live.computed) as usize;
-            let missing = blocks.saturating_sub(live.table.len());
+            let missing = live.computed.saturating_sub(live.held);
+            let missing = self.limits.blocks_for(missing) as usize;
             let fresh = std::iter::from_fn(|| self.pool.allocate());
-            live.table.extend(fresh.take(missing));
+            let fresh = fresh.take(missing);
+            fresh.for_each(|block| live.push_block(block, self.limits.block_size));
         }
         let tokens = u64::from(steps) * self.running.len() as u64;
         self.counters.output_tokens += tokens;
@@ -103,8 +104,8 @@ impl Scheduler {
         let missing = |steps: u32| -> u64 {
             let missing = self.running.iter().map(|&slot| {
                 let live = &self.live[slot];
-                let blocks = self.limits.blocks_for(live.computed + steps);
-                u64::from(blocks).saturating_sub(live.table.len() as u64)
+                let missing = (live.computed + steps).saturating_sub(live.held);
+                u64::from(self.limits.blocks_for(missing))
             });
             missing.sum()
         };
