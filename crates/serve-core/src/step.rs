@@ -44,6 +44,7 @@ pub struct Segment {
 
 impl Segment {
     /// How many positions the segment runs.
+    #[inline]
     pub fn tokens(&self) -> u32 {
         self.positions.end - self.positions.start
     }
@@ -78,6 +79,7 @@ impl StepPlan {
     /// A request's first segment keeps none, and blocks that it shares with others are fresh to it.
     /// A segment keeps none, either, when the request has lost its blocks since its last one, or that
     /// one was in a step that failed.
+    #[inline]
     pub fn push_segment(
         &mut self,
         request: RequestId,

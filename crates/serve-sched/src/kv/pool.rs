@@ -5,6 +5,7 @@
 //! by several) or *cached* (nobody holds it and its contents may still be reused).
 
 use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
 use serve_core::BlockId;
 
 use super::PrefixHash;
@@ -138,18 +139,20 @@ impl BlockPool {
     /// Records that a held block is full and ends `prefix`. Another block may hold the same prefix
     /// already, computed side by side; the first one keeps the name.
     pub fn publish(&mut self, block: BlockId, prefix: PrefixHash) {
-        let index = block.get() as usize;
-        if self.blocks[index].prefix.is_some() || self.find(prefix).is_some() {
+        let (index, blocks) = (block.get() as usize, &mut self.blocks);
+        if blocks[index].prefix.is_some() {
             return;
         }
-        self.blocks[index].prefix = Some(prefix);
-        let blocks = &self.blocks;
         let rehash = |&other: &u32| {
             let prefix = blocks[other as usize].prefix;
             prefix.map_or(0, PrefixHash::bucket)
         };
-        let bucket = prefix.bucket();
-        self.by_prefix.insert_unique(bucket, index as u32, rehash);
+        let same = |&other: &u32| blocks[other as usize].prefix == Some(prefix);
+        let entry = self.by_prefix.entry(prefix.bucket(), same, rehash);
+        if let Entry::Vacant(place) = entry {
+            place.insert(index as u32);
+            blocks[index].prefix = Some(prefix);
+        }
     }
 
     /// Forgets all contents: the device has lost them.

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use serve_core::{
-    BackendError, EventKind, FinishReason, StepId, StepOutcome, Time, TokenId, TokenLogprob,
+    BackendError, EventKind, FinishReason, Sampled, StepId, StepOutcome, Time, TokenId,
+    TokenLogprob,
 };
 
 use super::live::{Blocks, Stage};
@@ -37,26 +38,27 @@ impl Scheduler {
         self.flight.releases.clear();
         let segments = std::mem::take(&mut self.flight.segments);
         let finished_before = self.counters.finished;
-        let (mut prefill_tokens, mut output_tokens) = (0, 0);
         // Mostly nobody asks, and then no token is looked up.
         let told = Some(&outcome.logprobs).filter(|told| !told.is_empty());
-        let mut sampled = outcome.sampled.iter().enumerate().peekable();
-        for segment in &segments {
+        let (mut prefill_tokens, mut sampled) = (0, 0);
+        for &segment in &segments {
+            let next = outcome.sampled.get(sampled);
+            if told.is_none() && self.complete_decode(now, segment, next) {
+                sampled += 1;
+                continue;
+            }
             let tokens = segment.end - segment.start;
             prefill_tokens += if tokens > 1 { tokens } else { 0 };
             let id = self.live[segment.slot].id;
-            let token = match segment.sample {
-                true => sampled.next_if(|(_, sampled)| sampled.request == id),
-                false => None,
-            };
-            output_tokens += u32::from(token.is_some());
-            let logprobs = match (token, told) {
-                (Some((index, _)), Some(told)) => told.of(index),
-                _ => None,
-            };
-            let token = token.map(|(_, sampled)| sampled.token);
-            self.complete_segment(now, *segment, token, logprobs);
+            let next = next.filter(|next| segment.sample && next.request == id);
+            let logprobs = told
+                .filter(|_| next.is_some())
+                .and_then(|told| told.of(sampled));
+            sampled += usize::from(next.is_some());
+            let token = next.map(|sampled| sampled.token);
+            self.complete_segment(now, segment, token, logprobs);
         }
+        let output_tokens = sampled as u32;
         self.counters.prefill_tokens += u64::from(prefill_tokens);
         self.counters.output_tokens += u64::from(output_tokens);
         if !segments.is_empty() {
@@ -126,6 +128,47 @@ impl Scheduler {
         self.releases.append(&mut self.flight.releases);
     }
 
+    /// Books what nearly all segments are: one position, and a token that says nothing but itself.
+    /// False if there is more to it; nothing is booked then.
+    #[inline]
+    fn complete_decode(
+        &mut self,
+        now: Time,
+        segment: FlightSegment,
+        next: Option<&Sampled>,
+    ) -> bool {
+        let live = &mut self.live[segment.slot];
+        let index = live.output_tokens();
+        let Some(sampled) = next.filter(|next| segment.sample && next.request == live.id) else {
+            return false;
+        };
+        let is_plain = index > 0
+            && index + 1 < live.output_tokens_max
+            && segment.end - segment.start == 1
+            && segment.end < live.publish_at
+            && live.stage == Stage::Running
+            && !live.stops;
+        if !is_plain {
+            return false;
+        }
+        live.in_flight = false;
+        live.computed = segment.end;
+        if let Some(offset) = live.known.checked_sub(live.tail_from) {
+            self.tails.set(segment.slot, offset, sampled.token);
+        }
+        live.known += 1;
+        let served = Served {
+            prompt_tokens: 0,
+            output_tokens: 1,
+        };
+        self.gate.served(&live.request, served);
+        if self.token_events == TokenEvents::All {
+            self.events.push_token(now, live.id, sampled.token, index);
+        }
+        true
+    }
+
+    #[inline(never)]
     fn complete_segment(
         &mut self,
         now: Time,
@@ -189,6 +232,7 @@ impl Scheduler {
     }
 
     /// Gives names to the blocks that have become full.
+    #[inline(never)]
     pub(super) fn publish_blocks(&mut self, slot: usize) {
         let block_size = self.limits.block_size;
         let live = &mut self.live[slot];
@@ -197,8 +241,8 @@ impl Scheduler {
         while (prefixes.hashes().len() as u32) < full {
             let prompt = live.request.prompt().get(live.tail_from as usize..);
             let prompt = prompt.unwrap_or_default();
-            let sampled = self.tails.of(slot).iter().skip(prompt.len());
-            prefixes.hash_block(prompt.iter().chain(sampled));
+            let sampled = &self.tails.of(slot)[prompt.len()..];
+            prefixes.hash_block(prompt, sampled);
             live.tail_from += block_size;
         }
         let named = table.iter().zip(prefixes.hashes());

@@ -1,7 +1,7 @@
 //! Events that wait to be taken, in the order in which they happened.
 //!
 //! Nearly all of them are tokens without log-probabilities, so those are kept small: an [`Event`] is
-//! made of them when it is taken. A token counts its index from the request's last event on.
+//! made of one when it is taken.
 
 use std::collections::VecDeque;
 
@@ -10,13 +10,18 @@ use serve_core::{Event, EventKind, RequestId, Time, TokenId};
 /// Events in order. A reusable buffer.
 #[derive(Debug, Default)]
 pub(super) struct Events {
-    queue: VecDeque<Queued>,
+    queue: Vec<Queued>,
+    /// The first of the queue that has not been taken.
+    next: usize,
     /// The events that are no plain tokens, in order.
     others: VecDeque<Event>,
     /// When the last plain token that was queued, or taken, has happened.
     queued_at: Time,
     taken_at: Time,
 }
+
+/// As many taken ones may stay in the queue, or as many as have not been taken.
+const TAKEN_MAX: usize = 1_024;
 
 #[derive(Clone, Copy, Debug)]
 enum Queued {
@@ -32,17 +37,18 @@ enum Queued {
 
 impl Events {
     pub(super) fn push(&mut self, event: Event) {
-        self.queue.push_back(Queued::Other);
+        self.queue.push(Queued::Other);
         self.others.push_back(event);
     }
 
     /// A token without log-probabilities.
+    #[inline]
     pub(super) fn push_token(&mut self, at: Time, request: RequestId, token: TokenId, index: u32) {
         if at != self.queued_at {
             self.queued_at = at;
-            self.queue.push_back(Queued::At(at));
+            self.queue.push(Queued::At(at));
         }
-        self.queue.push_back(Queued::Token {
+        self.queue.push(Queued::Token {
             request,
             token,
             index,
@@ -50,8 +56,17 @@ impl Events {
     }
 
     pub(super) fn pop(&mut self) -> Option<Event> {
+        // A driver may never take all that there is.
+        if self.next >= TAKEN_MAX && self.next * 2 >= self.queue.len() {
+            self.drop_taken();
+        }
         loop {
-            match self.queue.pop_front()? {
+            let Some(&queued) = self.queue.get(self.next) else {
+                self.drop_taken();
+                return None;
+            };
+            self.next += 1;
+            match queued {
                 Queued::At(at) => self.taken_at = at,
                 Queued::Token {
                     request,
@@ -69,6 +84,11 @@ impl Events {
                 Queued::Other => return self.others.pop_front(),
             }
         }
+    }
+
+    fn drop_taken(&mut self) {
+        self.queue.drain(..self.next);
+        self.next = 0;
     }
 }
 
@@ -96,6 +116,21 @@ mod tests {
             3 => Just(Turn::Take),
         ];
         proptest::collection::vec(turn, 0..60)
+    }
+
+    #[test]
+    fn what_has_been_taken_is_dropped() {
+        let mut events = Events::default();
+        let id = RequestId::new(1);
+        for index in 0..100_000 {
+            events.push_token(Time::ZERO, id, TokenId::new(index), index);
+            if index > 10 {
+                let taken = events.pop().unwrap();
+                let expected = TokenId::new(index - 11);
+                assert!(matches!(taken.kind, EventKind::Token { token, .. } if token == expected));
+            }
+        }
+        assert!(events.queue.capacity() <= 4 * TAKEN_MAX);
     }
 
     proptest! {

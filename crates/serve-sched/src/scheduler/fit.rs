@@ -81,7 +81,7 @@ impl Scheduler {
             .request
             .prompt()
             .chunks_exact(self.limits.block_size as usize);
-        full.for_each(|block| prefixes.hash_block(block));
+        full.for_each(|block| prefixes.hash_block(block, &[]));
         self.probe.request = Some(id);
     }
 

@@ -97,15 +97,18 @@ impl Live {
     }
 
     /// Positions to run before the next token can be sampled; at least 1 while it runs.
+    #[inline]
     pub(super) fn pending(&self) -> u32 {
         self.known - self.computed
     }
 
+    #[inline]
     pub(super) fn output_tokens(&self) -> u32 {
         self.known - self.prompt_tokens
     }
 
     /// Tokens that may still be generated.
+    #[inline]
     pub(super) fn output_left(&self) -> u32 {
         self.output_tokens_max - self.output_tokens()
     }
@@ -127,6 +130,7 @@ impl Live {
     }
 
     /// The blocks that the backend has not been given yet, to be given now.
+    #[inline]
     pub(super) fn fresh_blocks(&mut self) -> &[BlockId] {
         if !std::mem::take(&mut self.grown) {
             return &[];
@@ -152,6 +156,7 @@ impl Live {
     }
 
     /// Records positions up to `end` as run and returns how many prompt tokens that is news for.
+    #[inline]
     pub(super) fn advance(&mut self, end: u32) -> u32 {
         self.computed = end;
         let served = end.min(self.prompt_tokens);

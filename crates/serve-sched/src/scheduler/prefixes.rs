@@ -29,10 +29,11 @@ impl Prefixes {
         self.hasher.is_some()
     }
 
-    /// Takes the tokens of the next block, all of them.
-    pub(super) fn hash_block<'a>(&mut self, tokens: impl IntoIterator<Item = &'a TokenId>) {
+    /// Takes the tokens of the next block, all of them: some of the prompt, then sampled ones.
+    pub(super) fn hash_block(&mut self, prompt: &[TokenId], sampled: &[TokenId]) {
         if let Some(hasher) = &mut self.hasher {
-            tokens.into_iter().for_each(|&token| hasher.push(token));
+            hasher.extend(prompt);
+            hasher.extend(sampled);
             self.hashes.push(hasher.finish());
         }
     }
@@ -75,6 +76,7 @@ impl Tails {
     }
 
     /// Puts a token at `offset` of the block of `slot`, for which there is room.
+    #[inline]
     pub(super) fn set(&mut self, slot: usize, offset: u32, token: TokenId) {
         self.tokens[slot * self.block_size + offset as usize] = token;
     }

@@ -96,14 +96,17 @@ pub(crate) struct Decoding {
 }
 
 impl Decoding {
-    /// `running` requests that have just sampled their first token, and `waiting` behind them.
-    pub(crate) fn new(running: u32, waiting: u32) -> Self {
+    /// `running` requests that have just sampled their first token, at contexts of about `context`
+    /// positions and a thousand more in the end, and `waiting` behind them.
+    pub(crate) fn new(running: u32, waiting: u32, context: u32) -> Self {
+        let block_size = 16;
+        let context_max = context + block_size + 2_000;
         let limits = Limits {
             sequences_max: running,
-            step_tokens_max: running * 128,
-            context_max: 8_192,
-            block_size: 16,
-            blocks: running * 512 + 1,
+            step_tokens_max: running * (context + block_size),
+            context_max,
+            block_size,
+            blocks: running * (context_max / block_size + 1) + 1,
         };
         let mock = Mock::new(MockConfig {
             limits,
@@ -117,12 +120,15 @@ impl Decoding {
             outcome: StepOutcome::new(),
             now: Time::ZERO,
         };
-        for id in 0..u64::from(running + waiting) {
-            // Prompts differ, so that nothing is shared.
-            let prompt: Arc<[TokenId]> = vec![TokenId::new(id as u32); 128].into();
-            let taken = decoding
-                .scheduler
-                .submit(Time::ZERO, request(id, Time::ZERO, prompt, 8_000));
+        for id in 0..running + waiting {
+            // Prompts differ, so that nothing is shared, and their last blocks fill in turns.
+            let tokens = match id < running {
+                true => context + id % block_size,
+                false => 128,
+            };
+            let prompt: Arc<[TokenId]> = vec![TokenId::new(id); tokens as usize].into();
+            let request = request(id.into(), Time::ZERO, prompt, 1_900);
+            let taken = decoding.scheduler.submit(Time::ZERO, request);
             assert!(taken.is_ok(), "{taken:?}");
         }
         decoding.step();

@@ -16,7 +16,7 @@ fn every_case_runs_at_a_small_size() {
         .into_iter()
         .for_each(|id| crowd.cancel(id));
 
-    let mut decoding = Decoding::new(3, 5);
+    let mut decoding = Decoding::new(3, 5, 40);
     (0..50).for_each(|_| decoding.step());
 
     let rows = simulate_poisson(200);
