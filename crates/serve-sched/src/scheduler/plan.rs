@@ -134,10 +134,15 @@ impl Scheduler {
                 return Err(Deferral::Window { until });
             }
         };
+        let slots = self.sequences_max.saturating_sub(running);
         Ok(Room {
-            joins: joins.min(self.sequences_max.saturating_sub(running)),
+            joins: joins.min(slots),
             beyond_budget,
-            prefill_tokens: self.prefill_tokens_left(),
+            // With every slot taken nobody looks at it.
+            prefill_tokens: match slots {
+                0 => 0,
+                _ => self.prefill_tokens_left(),
+            },
         })
     }
 
@@ -215,28 +220,31 @@ impl Scheduler {
         pending
     }
 
+    /// How many of those running run one position and sample.
+    fn decodes(&self) -> u32 {
+        let decodes = |&&slot: &&usize| self.live[slot].pending() == 1;
+        self.running.iter().filter(decodes).count() as u32
+    }
+
     /// Gives every running request its part of the step: one token to whoever samples next, the
     /// rest of the budget to prompts in the order of joining.
     fn push_segments(&mut self, now: Time, plan: &mut StepPlan) {
-        let decodes = self
-            .running
-            .iter()
-            .filter(|&&slot| self.live[slot].pending() == 1);
-        let mut prefill_tokens = self.step_tokens_max - decodes.count() as u32;
+        // Counted only where somebody has a prompt to run.
+        let mut prefill_tokens = None;
         for index in 0..self.running.len() {
             let slot = self.running[index];
-            let live = &mut self.live[slot];
-            let pending = live.pending();
-            let tokens = match pending {
-                1 => 1,
-                _ => pending.min(prefill_tokens),
-            };
+            let pending = self.live[slot].pending();
+            let mut tokens = 1;
+            if pending > 1 {
+                let left =
+                    prefill_tokens.get_or_insert_with(|| self.step_tokens_max - self.decodes());
+                tokens = pending.min(*left);
+                *left -= tokens;
+            }
             if tokens == 0 {
                 continue;
             }
-            if pending > 1 {
-                prefill_tokens -= tokens;
-            }
+            let live = &mut self.live[slot];
             live.in_flight = true;
             let (start, end) = (live.computed, live.computed + tokens);
             let sample = end == live.known;
