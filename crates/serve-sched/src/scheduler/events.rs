@@ -55,6 +55,7 @@ impl Events {
         });
     }
 
+    #[inline]
     pub(super) fn pop(&mut self) -> Option<Event> {
         // A driver may never take all that there is.
         if self.next >= TAKEN_MAX && self.next * 2 >= self.queue.len() {
@@ -86,6 +87,7 @@ impl Events {
         }
     }
 
+    #[inline(never)]
     fn drop_taken(&mut self) {
         self.queue.drain(..self.next);
         self.next = 0;

@@ -286,6 +286,7 @@ impl Scheduler {
     }
 
     /// The next event, in the order in which they happened.
+    #[inline]
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop()
     }
