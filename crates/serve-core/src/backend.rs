@@ -3,7 +3,7 @@
 use thiserror::Error;
 
 use crate::mock::StepLoad;
-use crate::{Span, StepId, StepOutcome, StepPlan};
+use crate::{RequestId, Span, StepId, StepOutcome, StepPlan, TokenId};
 
 /// Something that runs steps: a GPU, a CPU, a mock.
 ///
@@ -38,6 +38,14 @@ pub trait Backend {
         let _ = (step, load);
         None
     }
+
+    /// The token that would be sampled for `request` at `position`, if that is known without running
+    /// anything: of all tokens or of none. A simulation that jumps needs it where prefixes are reused,
+    /// as a prefix is told by its tokens.
+    fn foresee(&self, request: RequestId, position: u32) -> Option<TokenId> {
+        let _ = (request, position);
+        None
+    }
 }
 
 impl<B: Backend + ?Sized> Backend for Box<B> {
@@ -51,6 +59,10 @@ impl<B: Backend + ?Sized> Backend for Box<B> {
 
     fn price(&self, step: StepId, load: &StepLoad) -> Option<Span> {
         (**self).price(step, load)
+    }
+
+    fn foresee(&self, request: RequestId, position: u32) -> Option<TokenId> {
+        (**self).foresee(request, position)
     }
 }
 

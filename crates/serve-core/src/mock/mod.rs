@@ -181,6 +181,10 @@ impl Backend for Mock {
             None => Some(cost),
         }
     }
+
+    fn foresee(&self, request: RequestId, position: u32) -> Option<TokenId> {
+        Some(self.token(request, position))
+    }
 }
 
 #[cfg(test)]

@@ -155,6 +155,12 @@ impl Live {
         }
     }
 
+    /// Its tokens are not known from here on, so that its further blocks get no names.
+    pub(super) fn stop_naming(&mut self) {
+        self.blocks.prefixes.stop();
+        (self.publish_at, self.tail_from) = (u32::MAX, u32::MAX);
+    }
+
     /// Records positions up to `end` as run and returns how many prompt tokens that is news for.
     #[inline]
     pub(super) fn advance(&mut self, end: u32) -> u32 {

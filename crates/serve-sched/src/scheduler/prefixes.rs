@@ -29,6 +29,11 @@ impl Prefixes {
         self.hasher.is_some()
     }
 
+    /// No further block gets a name.
+    pub(super) fn stop(&mut self) {
+        self.hasher = None;
+    }
+
     /// Takes the tokens of the next block, all of them: some of the prompt, then sampled ones.
     pub(super) fn hash_block(&mut self, prompt: &[TokenId], sampled: &[TokenId]) {
         if let Some(hasher) = &mut self.hasher {
