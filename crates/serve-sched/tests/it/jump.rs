@@ -51,6 +51,8 @@ struct Scene {
     order: usize,
     batch: u8,
     by_class: bool,
+    /// With none everybody holds the blocks for its whole life from the start.
+    times_max: u32,
     block_size: u32,
     reuse_prefixes: bool,
     foresees: bool,
@@ -107,6 +109,7 @@ fn scenes() -> impl Strategy<Value = Scene> {
         0..ORDERS.len(),
         0_u8..4,
         any::<bool>(),
+        prop_oneof![Just(0_u32), Just(3)],
     );
     let kv = (
         prop_oneof![Just(1_u32), Just(5), Just(16)],
@@ -116,7 +119,7 @@ fn scenes() -> impl Strategy<Value = Scene> {
     );
     (choices, kv, faults, requests).prop_map(
         |(choices, (block_size, reuse_prefixes, foresees, vocabulary), faults, requests)| {
-            let (blocks, sequences_max, order, batch, by_class) = choices;
+            let (blocks, sequences_max, order, batch, by_class, times_max) = choices;
             Scene {
                 // Room for the longest request, and little more.
                 blocks: blocks * 16 / block_size,
@@ -124,6 +127,7 @@ fn scenes() -> impl Strategy<Value = Scene> {
                 order,
                 batch,
                 by_class,
+                times_max,
                 block_size,
                 reuse_prefixes,
                 foresees,
@@ -205,7 +209,7 @@ fn run(scene: &Scene, jumping: bool, journal: bool) -> (Report, String, u64) {
         batch,
         preemption: Preemption {
             by_class: scene.by_class,
-            ..Preemption::default()
+            times_max: scene.times_max,
         },
         kv: KvSettings {
             reuse_prefixes: scene.reuse_prefixes,
@@ -263,6 +267,7 @@ fn quiet(reuse_prefixes: bool, foresees: bool) -> Scene {
         order: 0,
         batch: 2,
         by_class: false,
+        times_max: 3,
         block_size: 16,
         reuse_prefixes,
         foresees,
@@ -297,4 +302,27 @@ fn prefixes_that_were_jumped_over_are_found() {
     let (report, _, _) = run(&scene, true, false);
     let cached = report.rows.iter().map(|row| row.usage.cached_tokens).max();
     assert_eq!(cached, Some(64), "of a prompt of 79 tokens");
+}
+
+/// The head of the queue lacks a block, until one that it shares gets its name.
+#[test]
+fn whoever_waits_for_a_name_joins_when_there_is_one() {
+    let mut scene = quiet(true, true);
+    // The first has eight blocks for its whole life; of the second's six, five are missing at first
+    // and four are free.
+    (scene.times_max, scene.blocks) = (0, 13);
+    scene.requests.truncate(1);
+    scene.requests[0].prompt = 16;
+    let follows = Arrival {
+        gap_us: 5_000,
+        output: 10,
+        follows: Some(1),
+        ..scene.requests[0].clone()
+    };
+    scene.requests.push(follows);
+    let (jumped, _, _) = run(&scene, true, false);
+    let (stepped, _, _) = run(&scene, false, false);
+    assert_eq!(jumped.rows, stepped.rows);
+    let second = jumped.rows.iter().find(|row| row.request.get() == 1);
+    assert_eq!(second.unwrap().usage.cached_tokens, 32);
 }
