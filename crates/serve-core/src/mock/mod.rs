@@ -159,11 +159,13 @@ impl Backend for Mock {
             }
             None => {}
         }
-        let sampling = plan.segments().iter().filter(|segment| segment.sample);
-        outcome.sampled.extend(sampling.map(|segment| Sampled {
-            request: segment.request,
-            token: self.token(segment.request, segment.positions.end),
-        }));
+        outcome.sampled.reserve(plan.segments().len());
+        for segment in plan.segments().iter().filter(|segment| segment.sample) {
+            outcome.sampled.push(Sampled {
+                request: segment.request,
+                token: self.token(segment.request, segment.positions.end),
+            });
+        }
         if !self.asking.is_empty() {
             self.tell_logprobs(outcome);
             for request in plan.releases() {

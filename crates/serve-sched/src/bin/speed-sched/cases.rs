@@ -178,15 +178,17 @@ fn device(context_max: u32, block_size: u32, blocks: u32) -> Mock {
 }
 
 /// Requests of 256 tokens in and 64 out, arriving as a Poisson process at nine tenths of what the
-/// device can serve. One row for each.
-pub(crate) fn simulate_poisson(requests: usize) -> Vec<Row> {
+/// device can serve, none of whose prompts begins like another one. One row for each.
+pub(crate) fn simulate_poisson(requests: usize, reuse_prefixes: bool) -> Vec<Row> {
     let mock = device(4_096, 16, 64 * 24);
-    let scheduler = scheduler(mock.limits(), false);
-    let prompt: Arc<[TokenId]> = vec![TokenId::new(1); 256].into();
+    let scheduler = scheduler(mock.limits(), reuse_prefixes);
     // Each request takes a 64th of 64 decode steps and its prefill: 14 + 12.8 ms.
     let arrivals = Poisson::new(7, 0.9 / 0.026_8).take(requests);
     let requests = (0..).zip(arrivals);
-    let requests = requests.map(|(id, at)| request(id, at, Arc::clone(&prompt), 64));
+    let requests = requests.map(|(id, at)| {
+        let prompt = vec![TokenId::new(id as u32); 256];
+        request(id, at, prompt.into(), 64)
+    });
     Simulation::new(scheduler, mock)
         .run(&mut Arrivals::new(requests))
         .rows

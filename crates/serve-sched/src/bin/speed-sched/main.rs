@@ -246,16 +246,18 @@ fn median_us(mut samples: Vec<Duration>) -> f64 {
 }
 
 fn sim(trace: Option<trace::Trace>, report: Report<'_>) -> Result<(), String> {
-    let mut rows = Vec::new();
-    let elapsed = timed(|| rows = cases::simulate_poisson(1_000_000));
-    report(Measured {
-        name: "sim_1m_wall",
-        value: elapsed.as_secs_f64(),
-        unit: "s",
-        between: None,
-    })?;
-    if rows.len() != 1_000_000 {
-        return Err(format!("the simulation gave {} rows", rows.len()));
+    for (name, reuse_prefixes) in [("sim_1m_wall", true), ("sim_1m_wall_no_reuse", false)] {
+        let mut rows = Vec::new();
+        let elapsed = timed(|| rows = cases::simulate_poisson(1_000_000, reuse_prefixes));
+        report(Measured {
+            name,
+            value: elapsed.as_secs_f64(),
+            unit: "s",
+            between: None,
+        })?;
+        if rows.len() != 1_000_000 {
+            return Err(format!("the simulation gave {} rows", rows.len()));
+        }
     }
     if let Some(peak_mib) = peak_memory_mib() {
         report(Measured {
@@ -265,7 +267,6 @@ fn sim(trace: Option<trace::Trace>, report: Report<'_>) -> Result<(), String> {
             between: None,
         })?;
     }
-    drop(rows);
     if let Some(trace) = trace {
         let elapsed = timed(|| drop(cases::simulate_trace(&trace)));
         report(Measured {
