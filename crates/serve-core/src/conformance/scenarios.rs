@@ -448,10 +448,13 @@ mod tests {
     /// A model whose next token depends on all tokens before it, as they lie in its cache.
     struct Cached {
         limits: Limits,
-        live: BTreeMap<RequestId, (Vec<TokenId>, Vec<BlockId>, Option<u8>)>,
+        live: BTreeMap<RequestId, Kept>,
         cache: BTreeMap<(BlockId, u32), TokenId>,
         follow: Follow,
     }
+
+    /// Its tokens and its table, and what log-probabilities it asks for.
+    type Kept = (Vec<TokenId>, Vec<BlockId>, Option<u8>);
 
     impl Cached {
         fn new(follow: Follow) -> Self {

@@ -5,16 +5,18 @@
 //! prefixes of 2^32 different ones share a hash with a probability below 2^-64, and with a secret
 //! key a client cannot search for such a pair.
 
+use std::num::NonZeroU128;
+
 use serve_core::{TenantId, TokenId};
 
 /// Identifies the tokens of a prefix and whom it may be shared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct PrefixHash(u128);
+pub struct PrefixHash(NonZeroU128);
 
 impl PrefixHash {
     /// The bits that a table uses to find a bucket.
     pub(super) fn bucket(self) -> u64 {
-        self.0 as u64
+        self.0.get() as u64
     }
 }
 
@@ -76,7 +78,9 @@ impl PrefixHasher {
         v[1] ^= 0xdd;
         rounds::<4>(&mut v);
         let high = v[0] ^ v[1] ^ v[2] ^ v[3];
-        PrefixHash(u128::from(high) << 64 | u128::from(low))
+        let hash = u128::from(high) << 64 | u128::from(low);
+        // One hash of 2^128 is taken for its neighbour, so that an absent one needs no room.
+        PrefixHash(NonZeroU128::new(hash).unwrap_or(NonZeroU128::MIN))
     }
 
     fn keyed(key: u128) -> Self {
@@ -127,7 +131,7 @@ mod tests {
         let key = u128::from_le_bytes(std::array::from_fn(|i| i as u8));
         let mut hasher = PrefixHasher::keyed(key);
         let hex = |hash: PrefixHash| -> String {
-            let bytes = hash.0.to_le_bytes();
+            let bytes = hash.0.get().to_le_bytes();
             bytes.iter().map(|byte| format!("{byte:02x}")).collect()
         };
         assert_eq!(hex(hasher.finish()), "a3817f04ba25a8e66df67214c7550293");

@@ -100,6 +100,10 @@ pub struct Scheduler {
     deferred: Option<(RequestId, Deferral)>,
     hold_until: Option<Time>,
     /// Buffers of those that have ended.
+    #[expect(
+        clippy::vec_box,
+        reason = "they move into a request and out again as they are"
+    )]
     spare: Vec<Box<Blocks>>,
     tails: Tails,
     events: Events,
