@@ -193,7 +193,7 @@ fn a_simulated_sweep_says_the_same_on_any_number_of_threads() {
         pass_share: 0.99,
     };
     let folder = std::env::temp_dir().join(format!("simulated-sweep-{}", std::process::id()));
-    let on = |sweep: &Sweep, threads| {
+    let on = |sweep: &Sweep, threads: usize| {
         let out = folder.join(threads.to_string());
         let how = Pretended {
             base: Settings::default().with("queue_cap", "5"),
