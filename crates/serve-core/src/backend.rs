@@ -3,7 +3,7 @@
 use thiserror::Error;
 
 use crate::mock::StepLoad;
-use crate::{Span, StepId, StepOutcome, StepPlan};
+use crate::{RequestId, Span, StepId, StepOutcome, StepPlan, TokenId};
 
 /// Something that runs steps: a GPU, a CPU, a mock.
 ///
@@ -11,13 +11,14 @@ use crate::{Span, StepId, StepOutcome, StepPlan};
 ///
 /// - A call blocks until the step is done, and exactly one thread makes calls: a device serialises.
 /// - The token sampled for a request depends on that request alone: not on what else is in the plan,
-///   how its prompt was cut into segments, which blocks it was given, or whether it was preempted
-///   and recomputed.
+///   how its prompt was cut into segments, which blocks it was given and when, or whether it was
+///   preempted and recomputed.
 /// - A request that asks for log-probabilities is given them with each of its tokens, in
 ///   [`StepOutcome::logprobs`](crate::StepOutcome::logprobs), and nobody else is.
 /// - A segment may start at position 0 again after a preemption; the tokens sampled before it are
 ///   then part of what is run, and the backend still knows them.
-/// - After an error the next plan runs as if the failed one had not been asked for.
+/// - After an error the next plan runs as if the failed one had not been asked for. The requests of
+///   the failed plan are not named again, or with a block table that starts over.
 pub trait Backend {
     /// What this device can hold. Constant for its lifetime.
     fn limits(&self) -> Limits;
@@ -37,6 +38,14 @@ pub trait Backend {
         let _ = (step, load);
         None
     }
+
+    /// The token that would be sampled for `request` at `position`, if that is known without running
+    /// anything: of all tokens or of none. A simulation that jumps needs it where prefixes are reused,
+    /// as a prefix is told by its tokens.
+    fn foresee(&self, request: RequestId, position: u32) -> Option<TokenId> {
+        let _ = (request, position);
+        None
+    }
 }
 
 impl<B: Backend + ?Sized> Backend for Box<B> {
@@ -50,6 +59,10 @@ impl<B: Backend + ?Sized> Backend for Box<B> {
 
     fn price(&self, step: StepId, load: &StepLoad) -> Option<Span> {
         (**self).price(step, load)
+    }
+
+    fn foresee(&self, request: RequestId, position: u32) -> Option<TokenId> {
+        (**self).foresee(request, position)
     }
 }
 

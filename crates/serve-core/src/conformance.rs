@@ -3,7 +3,8 @@
 //! Each request first runs alone, in one segment for its prompt and one for each further token. Then
 //! the same requests run in every other way that a scheduler may choose, and must give the same
 //! tokens: together, in chunks, in ragged mixes, after preemption, over shared prefix blocks, after
-//! others with the same id. Some of them are penalised, and some ask for log-probabilities. [`check`] runs all of it; [`Driver`] drives a backend by hand.
+//! others with the same id. A block table comes in pieces, as it grows, and starts over after a
+//! preemption. Some of them are penalised, and some ask for log-probabilities. [`check`] runs all of it; [`Driver`] drives a backend by hand.
 
 mod driver;
 mod scenarios;

@@ -1,13 +1,14 @@
 //! The whole contract between a scheduler and a device: what one step runs, and what came of it.
 //!
 //! A plan names positions, never token values. The backend keeps the tokens of every live request
-//! (the prompt from [`StepPlan::starts`], then each token that it samples) until the request is
-//! listed in [`StepPlan::releases`].
+//! (the prompt from [`StepPlan::starts`], then each token that it samples) and its block table until
+//! the request is listed in [`StepPlan::releases`]. A plan carries only what is new of a table, so
+//! that a step costs the same at any context.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::{BlockId, Logprobs, Request, RequestId, Span, StepId, TokenId};
+use crate::{BackendError, BlockId, Logprobs, Request, RequestId, Span, StepId, TokenId};
 
 /// One step: segments that the device runs together.
 ///
@@ -35,12 +36,15 @@ pub struct Segment {
     pub positions: Range<u32>,
     /// Whether to choose a token after the last position.
     pub sample: bool,
-    /// Where the request's block table lies in the plan; read it through [`StepPlan::blocks`].
-    table: Range<u32>,
+    /// Entries of the request's block table that stay as they are; those after them are
+    /// [`StepPlan::fresh_blocks`].
+    pub kept: u32,
+    fresh: Range<u32>,
 }
 
 impl Segment {
     /// How many positions the segment runs.
+    #[inline]
     pub fn tokens(&self) -> u32 {
         self.positions.end - self.positions.start
     }
@@ -67,26 +71,35 @@ impl StepPlan {
         self.starts.push(request);
     }
 
-    /// Adds a segment. `blocks` is the request's block table: entry `i` holds the KV of positions
-    /// `i * block_size .. (i + 1) * block_size`, and the table reaches at least `positions.end`.
+    /// Adds a segment. Entry `i` of a request's block table holds the KV of positions
+    /// `i * block_size .. (i + 1) * block_size`. From this segment on the table is its first `kept`
+    /// entries, as the request's last segment left them, and `fresh` after them; it reaches at least
+    /// `positions.end`.
+    ///
+    /// A request's first segment keeps none, and blocks that it shares with others are fresh to it.
+    /// A segment keeps none, either, when the request has lost its blocks since its last one, or that
+    /// one was in a step that failed.
+    #[inline]
     pub fn push_segment(
         &mut self,
         request: RequestId,
         positions: Range<u32>,
         sample: bool,
-        blocks: &[BlockId],
+        kept: u32,
+        fresh: &[BlockId],
     ) {
         debug_assert!(
             !positions.is_empty(),
             "a segment runs at least one position"
         );
         let start = self.blocks.len() as u32;
-        self.blocks.extend_from_slice(blocks);
+        self.blocks.extend_from_slice(fresh);
         self.segments.push(Segment {
             request,
             positions,
             sample,
-            table: start..self.blocks.len() as u32,
+            kept,
+            fresh: start..self.blocks.len() as u32,
         });
     }
 
@@ -110,13 +123,44 @@ impl StepPlan {
         &self.segments
     }
 
-    /// The block table of one of this plan's segments.
+    /// The blocks of one of this plan's segments that its request's table goes on with after those
+    /// that it keeps.
     ///
     /// # Panics
     ///
-    /// When the segment is of another plan and its table lies outside this one.
-    pub fn blocks(&self, segment: &Segment) -> &[BlockId] {
-        &self.blocks[segment.table.start as usize..segment.table.end as usize]
+    /// When the segment is of another plan and its blocks lie outside this one.
+    pub fn fresh_blocks(&self, segment: &Segment) -> &[BlockId] {
+        &self.blocks[segment.fresh.start as usize..segment.fresh.end as usize]
+    }
+
+    /// Makes `table`, which a backend keeps for the request of one of this plan's segments, what it
+    /// is from that segment on. It starts empty. To be done once for each segment, in the order of
+    /// steps; doing it again changes nothing. O(blocks that are new).
+    ///
+    /// # Errors
+    ///
+    /// [`BackendError::Step`] when the segment keeps more than `table` has: an earlier step is missing.
+    ///
+    /// # Panics
+    ///
+    /// As [`fresh_blocks`](Self::fresh_blocks).
+    pub fn update_table(
+        &self,
+        segment: &Segment,
+        table: &mut Vec<BlockId>,
+    ) -> Result<(), BackendError> {
+        let Segment { request, kept, .. } = *segment;
+        if table.len() < kept as usize {
+            return Err(BackendError::Step {
+                cause: format!(
+                    "request {request} keeps {kept} blocks and its table has {}",
+                    table.len()
+                ),
+            });
+        }
+        table.truncate(kept as usize);
+        table.extend_from_slice(self.fresh_blocks(segment));
+        Ok(())
     }
 
     /// Requests to forget, after the segments have run.
@@ -176,21 +220,67 @@ pub struct Sampled {
 mod tests {
     use super::*;
 
-    #[test]
-    fn each_segment_finds_its_own_table() {
-        let table = |ids: &[u32]| ids.iter().copied().map(BlockId::new).collect::<Vec<_>>();
+    fn blocks(ids: &[u32]) -> Vec<BlockId> {
+        ids.iter().copied().map(BlockId::new).collect()
+    }
+
+    /// A plan with one segment, which keeps `kept` blocks and has `fresh` after them.
+    fn changing(kept: u32, fresh: &[u32]) -> StepPlan {
         let mut plan = StepPlan::new();
-        plan.push_segment(RequestId::new(1), 0..20, false, &table(&[3, 9]));
-        plan.push_segment(RequestId::new(2), 4..5, true, &table(&[7]));
-        assert_eq!(plan.blocks(&plan.segments()[0]), table(&[3, 9]));
-        assert_eq!(plan.blocks(&plan.segments()[1]), table(&[7]));
+        plan.push_segment(RequestId::new(1), 0..1, false, kept, &blocks(fresh));
+        plan
+    }
+
+    #[test]
+    fn a_table_follows_its_segments() {
+        let steps: [(u32, &[u32], &[u32]); 6] = [
+            (0, &[3, 9], &[3, 9]),
+            (2, &[], &[3, 9]),
+            (2, &[4], &[3, 9, 4]),
+            // Where a step is run again from an earlier position.
+            (1, &[5], &[3, 5]),
+            (0, &[8, 6, 7], &[8, 6, 7]),
+            (3, &[], &[8, 6, 7]),
+        ];
+        let mut table = Vec::new();
+        for (kept, fresh, expected) in steps {
+            let plan = changing(kept, fresh);
+            for _ in 0..2 {
+                plan.update_table(&plan.segments()[0], &mut table).unwrap();
+                assert_eq!(table, blocks(expected));
+            }
+        }
+    }
+
+    #[test]
+    fn each_segment_changes_its_own_table() {
+        let mut plan = StepPlan::new();
+        let (mut first, mut second) = (blocks(&[3]), blocks(&[7]));
+        plan.push_segment(RequestId::new(1), 0..20, false, 1, &blocks(&[9]));
+        plan.push_segment(RequestId::new(2), 4..5, true, 0, &blocks(&[8]));
+        plan.update_table(&plan.segments()[1], &mut second).unwrap();
+        plan.update_table(&plan.segments()[0], &mut first).unwrap();
+        assert_eq!((first, second), (blocks(&[3, 9]), blocks(&[8])));
         assert_eq!(plan.tokens(), 21);
+    }
+
+    #[test]
+    fn a_table_with_a_gap_is_refused_and_left_alone() {
+        let plan = changing(2, &[4]);
+        let mut table = blocks(&[3]);
+        let refused = plan.update_table(&plan.segments()[0], &mut table);
+        let error = refused.unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "the step failed: request r1 keeps 2 blocks and its table has 1"
+        );
+        assert_eq!(table, blocks(&[3]));
     }
 
     #[test]
     fn a_reset_plan_is_an_empty_one() {
         let mut plan = StepPlan::new();
-        plan.push_segment(RequestId::new(1), 0..1, true, &[BlockId::new(1)]);
+        plan.push_segment(RequestId::new(1), 0..1, true, 0, &[BlockId::new(1)]);
         plan.push_release(RequestId::new(1));
         plan.reset(StepId::new(4));
         assert!(plan.is_empty());

@@ -31,6 +31,8 @@ pub struct DecoderBackend {
 struct Live {
     /// The prompt, then each sampled token.
     tokens: Vec<u32>,
+    /// The blocks of its KV, as the plans have said so far.
+    table: Vec<BlockId>,
     prompt: usize,
     sampling: Sampling,
     logprobs: Option<u8>,
@@ -154,8 +156,11 @@ impl DecoderBackend {
                 Some(_) => {}
                 None => {
                     let sampling = *request.sampling();
+                    let positions = request.positions_max().min(self.limits.context_max);
+                    let blocks = self.limits.blocks_for(positions) as usize;
                     let live = Live {
                         prompt: tokens.len(),
+                        table: Vec::with_capacity(blocks),
                         history: History::of(&sampling, &tokens, outputs),
                         tokens,
                         sampling,
@@ -200,7 +205,6 @@ impl DecoderBackend {
         }
         self.batch.clear();
         for (index, segment) in segments.iter().enumerate() {
-            let blocks = plan.blocks(segment);
             let live = self
                 .live
                 .get_mut(&segment.request)
@@ -216,6 +220,8 @@ impl DecoderBackend {
                 )));
             }
             live.seen = plan.step().get();
+            plan.update_table(segment, &mut live.table)?;
+            let blocks = &live.table;
             check_segment(segment, blocks, live.tokens.len(), &limits)?;
             let positions = segment.positions.start as usize..segment.positions.end as usize;
             let needed = limits.blocks_for(segment.positions.end) as usize;

@@ -32,8 +32,9 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 const REQUESTS: u32 = 5;
 const PROMPT: u32 = 20;
 const STEPS: u32 = 150;
-/// Blocks of 8 positions for a whole request.
-const BLOCKS: u32 = (PROMPT + STEPS).div_ceil(8);
+const BLOCK_SIZE: u32 = 8;
+/// Blocks for a whole request.
+const BLOCKS: u32 = (PROMPT + STEPS).div_ceil(BLOCK_SIZE);
 
 /// One greedy request, and others that sample with filters, some with penalties, one that asks for
 /// log-probabilities.
@@ -57,12 +58,16 @@ fn request(id: u32) -> Request {
     request.with_logprobs((id == 3).then_some(5)).unwrap()
 }
 
+/// A segment, and with it the blocks that its last positions are the first to need.
 fn push(plan: &mut StepPlan, id: u32, positions: std::ops::Range<u32>) {
+    let held = positions.start.div_ceil(BLOCK_SIZE);
+    let needed = positions.end.div_ceil(BLOCK_SIZE);
     let mut blocks = [BlockId::NULL; BLOCKS as usize];
-    for (block, number) in blocks.iter_mut().zip(1 + id * BLOCKS..) {
+    let fresh = &mut blocks[held as usize..needed as usize];
+    for (block, number) in fresh.iter_mut().zip(1 + id * BLOCKS + held..) {
         *block = BlockId::new(number);
     }
-    plan.push_segment(RequestId::new(id.into()), positions, true, &blocks);
+    plan.push_segment(RequestId::new(id.into()), positions, true, held, fresh);
 }
 
 fn main() {

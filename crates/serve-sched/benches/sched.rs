@@ -79,13 +79,13 @@ fn steps(criterion: &mut Criterion) {
     for running in [16, 256, 1_024] {
         group.throughput(Throughput::Elements(u64::from(running)));
         group.bench_function(format!("step_{running}_running_100k_waiting"), |bench| {
-            let decoding = RefCell::new(Decoding::new(running, 100_000));
+            let decoding = RefCell::new(Decoding::new(running, 100_000, 128));
             let steps = Cell::new(0);
             // Contexts of 128 to 1,128 positions.
             let setup = || {
                 steps.set(steps.get() + 1);
                 if steps.get() % 1_000 == 0 {
-                    decoding.replace(Decoding::new(running, 100_000));
+                    decoding.replace(Decoding::new(running, 100_000, 128));
                 }
             };
             let step = |()| decoding.borrow_mut().step();

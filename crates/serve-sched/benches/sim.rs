@@ -21,7 +21,7 @@ fn simulation(criterion: &mut Criterion) {
     group.throughput(Throughput::Elements(requests as u64));
     group.sample_size(20);
     group.bench_function("sim_poisson_10k", |bench| {
-        bench.iter(|| cases::simulate_poisson(requests));
+        bench.iter(|| cases::simulate_poisson(requests, true));
     });
     group.finish();
 }

@@ -32,6 +32,8 @@ pub(crate) struct Parrot {
 struct Live {
     /// Its prompt and what was sampled.
     tokens: Vec<u8>,
+    /// Which blocks hold what has been run of it.
+    table: Vec<BlockId>,
     /// Whether it asks for log-probabilities, and of how many most likely tokens.
     logprobs: Option<u8>,
 }
@@ -82,24 +84,27 @@ impl Backend for Parrot {
             let prompt = request.prompt().iter().map(|token| token.get() as u8);
             let live = Live {
                 tokens: prompt.collect(),
+                table: Vec::new(),
                 logprobs: request.logprobs(),
             };
             self.live.insert(request.id(), live);
         }
         for segment in plan.segments() {
-            let (blocks, positions) = (plan.blocks(segment), segment.positions.clone());
-            let Some(live) = self.live.get(&segment.request) else {
+            let positions = segment.positions.clone();
+            let Some(live) = self.live.get_mut(&segment.request) else {
                 let cause = format!("{} was never announced", segment.request);
                 return Err(BackendError::Step { cause });
             };
+            plan.update_table(segment, &mut live.table)?;
             let read = live.tokens.iter().enumerate().take(positions.end as usize);
             for (position, &byte) in read.skip(positions.start as usize) {
-                self.kv[block_of(blocks, position)][position % BLOCK_SIZE] = byte;
+                self.kv[block_of(&live.table, position)][position % BLOCK_SIZE] = byte;
             }
         }
         for segment in plan.segments().iter().filter(|segment| segment.sample) {
             let end = segment.positions.end as usize;
-            let byte = self.next(&self.read(plan.blocks(segment), end));
+            let table = self.live.get(&segment.request).map(|live| &live.table);
+            let byte = self.next(&self.read(table.map_or(&[], Vec::as_slice), end));
             let token = TokenId::new(byte.into());
             if let Some(live) = self.live.get_mut(&segment.request) {
                 live.tokens.push(byte);

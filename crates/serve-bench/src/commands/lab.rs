@@ -58,14 +58,17 @@ impl LabArgs {
             },
             None => Servers::Started {
                 program: Program::find(self.serve.clone(), Duration::from_secs(self.load_timeout))?,
-                base: extra
-                    .clone()
-                    .and(&Settings::from_flags(&self.server_args)?)
-                    .and(&self.with.iter().cloned().collect()),
+                base: extra.clone().and(&self.settings()?),
             },
         };
         let stop = interrupted(self.budget_min);
         Ok(Series::new(servers, &self.out, files, stop))
+    }
+
+    /// The settings of every server.
+    pub(crate) fn settings(&self) -> Result<Settings, Box<dyn Error>> {
+        let settings = Settings::from_flags(&self.server_args)?;
+        Ok(settings.and(&self.with.iter().cloned().collect()))
     }
 
     /// How long it may take.

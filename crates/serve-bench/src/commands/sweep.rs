@@ -1,5 +1,6 @@
 //! `serve-bench sweep`: a workload over server settings and loads.
 
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -8,6 +9,7 @@ use serve_bench::servers::Settings;
 use serve_bench::slo::Slo;
 use serve_bench::spec::{Arrivals, Spec};
 use serve_bench::sweep::search::Goal;
+use serve_bench::sweep::simulated::Pretended;
 use serve_bench::sweep::{Axis, Loads, Results, Sweep as Plan, last_passing, paths, table};
 
 use super::lab::LabArgs;
@@ -24,6 +26,9 @@ pub(crate) struct Sweep {
     spec: PathBuf,
     #[command(flatten)]
     lab: LabArgs,
+    /// Pretend the servers, in virtual time and on all cores
+    #[arg(long, conflicts_with_all = ["url", "serve", "search_from", "budget_min"])]
+    simulated: bool,
     /// A server setting and its values, such as max_batch=1,4,16; again for another: all combinations
     #[arg(long, value_name = "NAME=VALUES", value_parser = axis)]
     set: Vec<Axis>,
@@ -97,6 +102,9 @@ pub(crate) async fn run(options: &Sweep) -> CommandResult {
     spec.slo = options.slo.given().unwrap_or(spec.slo);
     let plan = options.plan(spec)?;
     let files = options.spec.parent().unwrap_or(Path::new(""));
+    if options.simulated {
+        return simulate(&plan, options, files);
+    }
     let mut series = options.lab.series(&Settings::default(), files)?;
     let (out, mut written) = (options.lab.out().to_owned(), Ok(()));
     let results = plan
@@ -111,6 +119,20 @@ pub(crate) async fn run(options: &Sweep) -> CommandResult {
         (true, true) => ExitCode::from(VOID),
         (true, false) => ExitCode::SUCCESS,
     })
+}
+
+/// Simulates, prints, writes an index.
+fn simulate(plan: &Plan, options: &Sweep, files: &Path) -> CommandResult {
+    let out = options.lab.out();
+    let results = plan.simulate(&Pretended {
+        base: options.lab.settings()?,
+        out,
+        files,
+        threads: std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
+    })?;
+    write_index(out, &results)?;
+    report(plan, &results, out);
+    Ok(ExitCode::SUCCESS)
 }
 
 fn report(plan: &Plan, results: &Results, out: &Path) {

@@ -3,6 +3,7 @@
 //! load that still keeps the objective.
 
 pub mod search;
+pub mod simulated;
 mod tables;
 
 pub use tables::{last_passing, paths, table};
@@ -37,6 +38,18 @@ pub enum Loads {
     Clients(Vec<u32>),
     /// The last rate that passes.
     Search(Goal),
+}
+
+impl Loads {
+    /// The loads that are known before anything is measured; `None` is what the workload says.
+    fn fixed(&self) -> Vec<Option<f64>> {
+        match self {
+            Self::AsGiven => vec![None],
+            Self::Rates(rates) => rates.iter().copied().map(Some).collect(),
+            Self::Clients(clients) => clients.iter().map(|&n| Some(f64::from(n))).collect(),
+            Self::Search(_) => Vec::new(),
+        }
+    }
 }
 
 /// What a sweep is.
@@ -147,15 +160,7 @@ impl Sweep {
         let mut results = Results::default();
         for (done, settings) in (0..).zip(combinations) {
             bar.at(done, &settings.to_string());
-            let loads = match &self.loads {
-                Loads::AsGiven => vec![None],
-                Loads::Rates(rates) => rates.iter().copied().map(Some).collect(),
-                Loads::Clients(clients) => {
-                    let loads = clients.iter().map(|&clients| Some(f64::from(clients)));
-                    loads.collect()
-                }
-                Loads::Search(_) => Vec::new(),
-            };
+            let loads = self.loads.fixed();
             let mut measured = self
                 .at(series, &settings, &loads, &mut results, &mut on_change)
                 .await;

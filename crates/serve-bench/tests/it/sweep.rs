@@ -1,6 +1,7 @@
 //! The search for the last passing load: against the simulation of a device whose capacity is known, and
 //! through folders against a server.
 
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use serve_bench::analyse::{Analysis, Options};
@@ -10,7 +11,8 @@ use serve_bench::servers::Settings;
 use serve_bench::simulate::{self, ServerModel, Simulation};
 use serve_bench::spec::Spec;
 use serve_bench::sweep::search::{Goal, Judged, Measured, Search, Why};
-use serve_bench::sweep::{Loads, Results, Sweep, last_passing, paths};
+use serve_bench::sweep::simulated::{Pretended, SweepError};
+use serve_bench::sweep::{Axis, Loads, Results, Sweep, last_passing, paths};
 use serve_bench::workload::Workload;
 use serve_core::Span;
 use tokio::sync::watch;
@@ -171,4 +173,62 @@ async fn a_load_that_the_client_never_delivered_passes_nowhere() {
     assert!(results.lines.iter().all(|line| line.folders.len() == 3));
     let table = last_passing(&results).text();
     assert!(table.contains("none passes"), "{table}");
+}
+
+#[test]
+fn a_simulated_sweep_says_the_same_on_any_number_of_threads() {
+    let text = "seed = 1\nrequests = 60\n[arrivals.poisson]\nrate_per_s = 10\n[[prompts]]\n\
+         name = \"one\"\ntokens = { fixed = 4 }\noutput_tokens = { fixed = 20 }\n\
+         [request]\nendpoint = \"token_ids\"\nvocabulary = { min = 256, max = 1000 }\n\
+         ignore_eos = true\n[slo]\ne2e_ms = 600\n";
+    let axis = Axis {
+        name: "max_batch".to_owned(),
+        values: vec!["1".to_owned(), "8".to_owned()],
+    };
+    let mut sweep = Sweep {
+        spec: Spec::parse("test", text).unwrap(),
+        axes: vec![axis],
+        loads: Loads::Rates(vec![1.0, 5.0, 40.0]),
+        repeats: 2,
+        pass_share: 0.99,
+    };
+    let folder = std::env::temp_dir().join(format!("simulated-sweep-{}", std::process::id()));
+    let on = |sweep: &Sweep, threads: usize| {
+        let out = folder.join(threads.to_string());
+        let how = Pretended {
+            base: Settings::default().with("queue_cap", "5"),
+            out: &out,
+            files: Path::new(""),
+            threads: NonZeroUsize::new(threads).unwrap(),
+        };
+        sweep.simulate(&how)
+    };
+    let said = |results: &Results| serde_json::to_string(results).unwrap();
+    let alone = on(&sweep, 1).unwrap();
+    let names = alone.lines.iter().map(|line| line.folders[1].as_str());
+    let expected = [
+        "1_load=1",
+        "1_load=5",
+        "1_load=40",
+        "8_load=1",
+        "8_load=5",
+        "8_load=40",
+    ];
+    let expected = expected.map(|point| format!("max_batch={point}_r1"));
+    assert!(names.eq(expected.iter()), "{alone:?}");
+    let good = |line: usize| alone.lines[line].analysis.all().good;
+    assert!(
+        good(2) < good(5),
+        "a batch of eight keeps more of 40 requests/s in time"
+    );
+    for threads in [2, 5, 100] {
+        assert_eq!(
+            said(&on(&sweep, threads).unwrap()),
+            said(&alone),
+            "{threads}"
+        );
+    }
+    sweep.loads = Loads::Search(goal(10.0));
+    assert!(matches!(on(&sweep, 2), Err(SweepError::Search)));
+    std::fs::remove_dir_all(folder).unwrap();
 }

@@ -19,8 +19,8 @@ pub struct Run {
     pub tokens: u32,
 }
 
-/// A backend, and all that a scheduler would know of its requests. Blocks are handed out in random
-/// order, so that no table is a run of numbers.
+/// A backend, and all that a scheduler would know of its requests. Blocks are handed out at
+/// random, so that no table is a run of numbers.
 #[derive(Debug)]
 pub struct Driver<B> {
     backend: B,
@@ -42,6 +42,8 @@ struct Live {
     prompt: u32,
     tokens: Vec<TokenId>,
     table: Vec<BlockId>,
+    /// Entries of the table that the backend has been given.
+    given: usize,
     computed: u32,
 }
 
@@ -86,6 +88,7 @@ impl<B: Backend> Driver<B> {
             prompt: request.prompt_tokens(),
             tokens: request.prompt().to_vec(),
             table: Vec::new(),
+            given: 0,
             computed: 0,
         };
         self.live.insert(request.id(), live);
@@ -130,6 +133,7 @@ impl<B: Backend> Driver<B> {
     pub fn preempt(&mut self, request: RequestId) {
         if let Some(live) = self.live.get_mut(&request) {
             live.computed = 0;
+            live.given = 0;
             let table = std::mem::take(&mut live.table);
             self.give_back(table);
         }
@@ -209,7 +213,10 @@ impl<B: Backend> Driver<B> {
         if positions.is_empty() || positions.end as usize > live.tokens.len() {
             return Err(misuse(positions));
         }
-        while live.table.len() < self.limits.blocks_for(positions.end) as usize {
+        // Sometimes more than the segment needs, as for a prompt that has its blocks when it joins.
+        let ahead = positions.end + self.rng.below(3) as u32 * self.limits.block_size;
+        let reach = ahead.min(live.tokens.len() as u32);
+        while live.table.len() < self.limits.blocks_for(reach) as usize {
             if self.free.is_empty() {
                 return Err(Failure::TooSmall {
                     what: "blocks",
@@ -217,15 +224,22 @@ impl<B: Backend> Driver<B> {
                     found: self.limits.blocks,
                 });
             }
-            let index = self.rng.below(self.free.len() as u64) as usize;
+            // Half of them were given back last: a backend that still reads them finds another's KV.
+            let index = match self.rng.below(2) {
+                0 => self.free.len() - 1,
+                _ => self.rng.below(self.free.len() as u64) as usize,
+            };
             let block = self.free.swap_remove(index);
             self.users.insert(block, 1);
             live.table.push(block);
         }
         let sample = positions.end as usize == live.tokens.len();
         live.computed = positions.end;
+        let kept = live.given as u32;
+        let fresh = &live.table[live.given..];
         self.plan
-            .push_segment(run.request, positions, sample, &live.table);
+            .push_segment(run.request, positions, sample, kept, fresh);
+        live.given = live.table.len();
         Ok(())
     }
 

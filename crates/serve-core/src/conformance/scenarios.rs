@@ -50,6 +50,7 @@ pub(super) fn run_all<B: Backend>(make: impl FnMut() -> B, suite: Suite) -> Resu
     cases.chunked().map_err(named("chunked prefill"))?;
     cases.ragged().map_err(named("ragged mixes"))?;
     cases.preempted().map_err(named("recomputed"))?;
+    cases.taken_over().map_err(named("blocks taken over"))?;
     cases.shared_prefix().map_err(named("shared prefix"))?;
     cases.reused_id().map_err(named("reused id"))?;
     cases.full_step().map_err(named("full step"))?;
@@ -139,6 +140,25 @@ impl<B: Backend, M: FnMut() -> B> Cases<B, M> {
             for _ in 0..8 {
                 self.follow(&mut driver, &self.requests, schedule)?;
             }
+        }
+        Ok(())
+    }
+
+    /// A preempted request is run again once another one has its blocks.
+    fn taken_over(&mut self) -> Result<(), Failure> {
+        let mut driver = self.driver()?;
+        let rng = &mut Rng::new(0);
+        let others = self.requests.iter().cycle().skip(1);
+        for (first, second) in self.requests.iter().zip(others) {
+            let ids = [first.id(), second.id()];
+            driver.start(first.clone());
+            self.run_until(&mut driver, &ids[..1], 1, WHOLE, rng)?;
+            driver.preempt(first.id());
+            driver.start(second.clone());
+            self.run_until(&mut driver, &ids[1..], 1, WHOLE, rng)?;
+            self.run_until(&mut driver, &ids, OUTPUTS, WHOLE, rng)?;
+            ids.into_iter().for_each(|id| driver.release(id));
+            driver.step(&[])?;
         }
         Ok(())
     }
@@ -378,7 +398,7 @@ mod tests {
     use super::super::check;
     use super::*;
     use crate::mock::{CostModel, Faults, Mock, MockConfig};
-    use crate::{BackendError, StepOutcome, StepPlan};
+    use crate::{BackendError, BlockId, Segment, StepOutcome, StepPlan};
 
     const SUITE: Suite = Suite {
         vocabulary: 1_000,
@@ -419,6 +439,154 @@ mod tests {
             self.0.execute(plan, outcome)?;
             (self.1)(plan, outcome);
             Ok(())
+        }
+    }
+
+    /// How a backend follows the block table of a segment.
+    type Follow = fn(&StepPlan, &Segment, &mut Vec<BlockId>) -> Result<(), BackendError>;
+
+    /// A model whose next token depends on all tokens before it, as they lie in its cache.
+    struct Cached {
+        limits: Limits,
+        live: BTreeMap<RequestId, Kept>,
+        cache: BTreeMap<(BlockId, u32), TokenId>,
+        follow: Follow,
+    }
+
+    /// Its tokens and its table, and what log-probabilities it asks for.
+    type Kept = (Vec<TokenId>, Vec<BlockId>, Option<u8>);
+
+    impl Cached {
+        fn new(follow: Follow) -> Self {
+            let limits = Limits {
+                block_size: 4,
+                ..MockConfig::default().limits
+            };
+            Self {
+                limits,
+                live: BTreeMap::new(),
+                cache: BTreeMap::new(),
+                follow,
+            }
+        }
+    }
+
+    impl Backend for Cached {
+        fn limits(&self) -> Limits {
+            self.limits
+        }
+
+        fn execute(
+            &mut self,
+            plan: &StepPlan,
+            outcome: &mut StepOutcome,
+        ) -> Result<(), BackendError> {
+            outcome.reset(plan.step());
+            for request in plan.starts() {
+                let prompt = request.prompt().to_vec();
+                let live = (prompt, Vec::new(), request.logprobs());
+                self.live.insert(request.id(), live);
+            }
+            let size = self.limits.block_size;
+            for segment in plan.segments() {
+                let (tokens, table, asked) = self.live.get_mut(&segment.request).unwrap();
+                (self.follow)(plan, segment, table)?;
+                let cause = || BackendError::Step {
+                    cause: "the table is too short".to_owned(),
+                };
+                let mut next = 17;
+                for position in 0..segment.positions.end {
+                    let block = table.get((position / size) as usize).ok_or_else(cause)?;
+                    let place = (*block, position % size);
+                    if position >= segment.positions.start {
+                        self.cache.insert(place, tokens[position as usize]);
+                    }
+                    let found = self.cache.get(&place).map_or(0, |token| token.get());
+                    next = crate::rng::mix2(next, found.into());
+                }
+                if segment.sample {
+                    let token = TokenId::new((next % 1_000) as u32);
+                    let certain = crate::TokenLogprob {
+                        token,
+                        logprob: 0.0,
+                    };
+                    if let Some(alternatives) = *asked {
+                        let entries = 1 + usize::from(alternatives > 0);
+                        let entries = std::iter::repeat_n(certain, entries);
+                        outcome.logprobs.push(outcome.sampled.len(), entries);
+                    }
+                    tokens.push(token);
+                    outcome.sampled.push(Sampled {
+                        request: segment.request,
+                        token,
+                    });
+                }
+            }
+            for request in plan.releases() {
+                self.live.remove(request);
+            }
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_backend_that_follows_its_tables_passes() {
+        assert_eq!(check(|| Cached::new(StepPlan::update_table), SUITE), Ok(()));
+    }
+
+    /// What a table would be after `segment`.
+    fn updated(plan: &StepPlan, segment: &Segment, table: &[BlockId]) -> Vec<BlockId> {
+        let mut new = table.to_vec();
+        plan.update_table(segment, &mut new).unwrap();
+        new
+    }
+
+    #[test]
+    fn a_backend_that_loses_track_of_a_table_is_found() {
+        let wrong: [(Follow, &str); 4] = [
+            // Takes what is new for all that there is.
+            (
+                |plan, segment, table| {
+                    let new = updated(plan, segment, table);
+                    let fresh = new[table.len().min(new.len())..].to_vec();
+                    table.clear();
+                    table.extend(fresh);
+                    Ok(())
+                },
+                "the table is too short",
+            ),
+            // Never starts over.
+            (
+                |plan, segment, table| {
+                    let new = updated(plan, segment, table);
+                    table.extend_from_slice(new.get(table.len()..).unwrap_or_default());
+                    Ok(())
+                },
+                "blocks taken over: ",
+            ),
+            // Reads only the tables of segments that sample.
+            (
+                |plan, segment, table| match segment.sample {
+                    true => plan.update_table(segment, table),
+                    false => Ok(()),
+                },
+                "the table is too short",
+            ),
+            // Keeps what the first segment said.
+            (
+                |plan, segment, table| match table.is_empty() {
+                    true => plan.update_table(segment, table),
+                    false => Ok(()),
+                },
+                "the table is too short",
+            ),
+        ];
+        for (index, (follow, expected)) in wrong.into_iter().enumerate() {
+            let failure = check(|| Cached::new(follow), SUITE).err();
+            let message = failure
+                .map(|failure| failure.to_string())
+                .unwrap_or_default();
+            assert!(message.contains(expected), "{index}: {message}");
         }
     }
 

@@ -159,11 +159,13 @@ impl Backend for Mock {
             }
             None => {}
         }
-        let sampling = plan.segments().iter().filter(|segment| segment.sample);
-        outcome.sampled.extend(sampling.map(|segment| Sampled {
-            request: segment.request,
-            token: self.token(segment.request, segment.positions.end),
-        }));
+        outcome.sampled.reserve(plan.segments().len());
+        for segment in plan.segments().iter().filter(|segment| segment.sample) {
+            outcome.sampled.push(Sampled {
+                request: segment.request,
+                token: self.token(segment.request, segment.positions.end),
+            });
+        }
         if !self.asking.is_empty() {
             self.tell_logprobs(outcome);
             for request in plan.releases() {
@@ -181,6 +183,10 @@ impl Backend for Mock {
             None => Some(cost),
         }
     }
+
+    fn foresee(&self, request: RequestId, position: u32) -> Option<TokenId> {
+        Some(self.token(request, position))
+    }
 }
 
 #[cfg(test)]
@@ -193,7 +199,13 @@ mod tests {
         plan.reset(StepId::new(step));
         for (request, positions) in segments {
             let blocks = [BlockId::new(1)];
-            plan.push_segment(RequestId::new(*request), positions.clone(), true, &blocks);
+            plan.push_segment(
+                RequestId::new(*request),
+                positions.clone(),
+                true,
+                0,
+                &blocks,
+            );
         }
         let mut outcome = StepOutcome::new();
         mock.execute(&plan, &mut outcome).unwrap();

@@ -104,13 +104,13 @@ fn a_replayed_step_counts_no_token_twice() {
         let known = prompt + index;
         // Once, and again from two tokens before it.
         for back in [0, index.min(2)] {
-            plan.push_segment(ID, 0..known - back, true, &blocks);
+            plan.push_segment(ID, 0..known - back, true, 0, &blocks);
             backend.execute(&plan, &mut outcome).unwrap();
             step += 1;
             plan.reset(StepId::new(step));
         }
         for known in known - index.min(2)..=known {
-            plan.push_segment(ID, 0..known, true, &blocks);
+            plan.push_segment(ID, 0..known, true, 0, &blocks);
             backend.execute(&plan, &mut outcome).unwrap();
             step += 1;
             plan.reset(StepId::new(step));
@@ -146,7 +146,7 @@ fn log_probabilities_are_those_of_the_raw_logits() {
             let (mut plan, mut outcome) = (StepPlan::new(), StepOutcome::new());
             plan.push_start(Arc::new(request));
             let blocks: Vec<BlockId> = (1..20).map(BlockId::new).collect();
-            plan.push_segment(ID, 0..tokens, true, &blocks);
+            plan.push_segment(ID, 0..tokens, true, 0, &blocks);
             backend.execute(&plan, &mut outcome).unwrap();
             let entries = outcome.logprobs.of(0).unwrap();
             assert_eq!(entries.len(), 21);

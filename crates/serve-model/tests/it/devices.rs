@@ -177,7 +177,7 @@ fn told(mut backend: DecoderBackend, name: &str, steps: u32) -> Vec<TokenLogprob
             let blocks: Vec<_> = (1..6)
                 .map(|block| BlockId::new(index as u32 * 5 + block))
                 .collect();
-            plan.push_segment(id, first..tokens + step, true, &blocks);
+            plan.push_segment(id, first..tokens + step, true, 0, &blocks);
         }
         backend.execute(&plan, &mut outcome).unwrap();
         for (index, asked) in ASKED.iter().enumerate() {

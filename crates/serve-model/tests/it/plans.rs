@@ -32,10 +32,16 @@ impl Plans {
     }
 
     fn push(&mut self, request: u64, positions: Range<u32>, blocks: &[u32]) {
+        self.push_onto(0, request, positions, blocks);
+    }
+
+    /// The request's table keeps its first `kept` blocks.
+    fn push_onto(&mut self, kept: u32, request: u64, positions: Range<u32>, blocks: &[u32]) {
         let blocks: Vec<BlockId> = blocks.iter().copied().map(BlockId::new).collect();
         let sample = positions.end >= 17;
+        let request = RequestId::new(request);
         self.plan
-            .push_segment(RequestId::new(request), positions, sample, &blocks);
+            .push_segment(request, positions, sample, kept, &blocks);
     }
 
     fn run(&mut self) -> Result<Vec<TokenId>, String> {
@@ -71,6 +77,18 @@ fn a_broken_plan_fails_with_its_cause() {
         ),
         (
             cause(|plans| plans.push(1, 0..17, &[1, 2])),
+            "request r1 needs 3 blocks and its table has 2",
+        ),
+        (
+            cause(|plans| plans.push_onto(3, 1, 0..17, &[])),
+            "request r1 keeps 3 blocks and its table has 0",
+        ),
+        (
+            cause(|plans| {
+                plans.push(1, 0..8, &[1]);
+                plans.run().unwrap();
+                plans.push_onto(1, 1, 8..17, &[2]);
+            }),
             "request r1 needs 3 blocks and its table has 2",
         ),
         (

@@ -5,6 +5,7 @@
 //! by several) or *cached* (nobody holds it and its contents may still be reused).
 
 use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
 use serve_core::BlockId;
 
 use super::PrefixHash;
@@ -14,7 +15,12 @@ const NONE: u32 = 0; // block 0 is never allocated, so it ends lists too
 /// The block pool of one device.
 #[derive(Debug)]
 pub struct BlockPool {
-    blocks: Vec<Block>,
+    // What a block is needed for at different times lies apart: a step that takes blocks and names
+    // others then touches few cache lines, however many blocks there are.
+    holders: Vec<u32>,
+    prefixes: Vec<Option<PrefixHash>>,
+    /// Neighbours in the list of cached blocks.
+    links: Vec<Link>,
     free: Vec<u32>,
     cached: List,
     by_prefix: HashTable<u32>,
@@ -33,11 +39,8 @@ pub struct PoolStats {
     pub cached: u32,
 }
 
-#[derive(Clone, Debug, Default)]
-struct Block {
-    holders: u32,
-    prefix: Option<PrefixHash>,
-    // Neighbours in the list of cached blocks.
+#[derive(Clone, Copy, Debug, Default)]
+struct Link {
     before: u32,
     after: u32,
 }
@@ -53,8 +56,11 @@ struct List {
 impl BlockPool {
     /// A pool of blocks `1..blocks`; block 0 is the null block.
     pub fn new(blocks: u32) -> Self {
+        let all = blocks.max(1) as usize;
         Self {
-            blocks: vec![Block::default(); blocks.max(1) as usize],
+            holders: vec![0; all],
+            prefixes: vec![None; all],
+            links: vec![Link::default(); all],
             free: (1..blocks).rev().collect(),
             cached: List::default(),
             by_prefix: HashTable::with_capacity(blocks as usize),
@@ -68,7 +74,7 @@ impl BlockPool {
 
     /// How many blocks are in which state.
     pub fn stats(&self) -> PoolStats {
-        let total = self.blocks.len() as u32 - 1;
+        let total = self.holders.len() as u32 - 1;
         PoolStats {
             total,
             free: self.free.len() as u32,
@@ -85,55 +91,52 @@ impl BlockPool {
             None if self.cached.len > 0 => self.evict(),
             None => return None,
         };
-        self.blocks[block as usize].holders = 1;
+        self.holders[block as usize] = 1;
         Some(BlockId::new(block))
     }
 
     /// The block that holds `prefix`, if it is still there.
     pub fn find(&self, prefix: PrefixHash) -> Option<BlockId> {
-        let same = |&block: &u32| self.blocks[block as usize].prefix == Some(prefix);
+        let same = |&block: &u32| self.prefixes[block as usize] == Some(prefix);
         let block = self.by_prefix.find(prefix.bucket(), same);
         block.map(|&block| BlockId::new(block))
     }
 
     /// Whether nobody holds `block`, so that taking it makes one block fewer available.
     pub fn is_cached(&self, block: BlockId) -> bool {
-        self.blocks[block.get() as usize].holders == 0
+        self.holders[block.get() as usize] == 0
     }
 
     /// Whether `block` would become available if one holder let go of it.
     pub fn is_held_once(&self, block: BlockId) -> bool {
-        self.blocks[block.get() as usize].holders == 1
+        self.holders[block.get() as usize] == 1
     }
 
     /// How many requests hold `block`.
     pub(crate) fn holders(&self, block: BlockId) -> u32 {
-        self.blocks[block.get() as usize].holders
+        self.holders[block.get() as usize]
     }
 
     /// Adds a holder to a block that [`find`](Self::find) gave.
     pub fn share(&mut self, block: BlockId) {
         let index = block.get();
-        if self.blocks[index as usize].holders == 0 {
+        if self.holders[index as usize] == 0 {
             self.unlink(index);
         }
-        self.blocks[index as usize].holders += 1;
+        self.holders[index as usize] += 1;
     }
 
     /// Takes a holder away. A request lets go of its table from the tail, so that of one prefix the
     /// later blocks are evicted before the earlier ones that they build upon.
     pub fn release(&mut self, block: BlockId) {
         let index = block.get();
-        let entry = &mut self.blocks[index as usize];
-        debug_assert!(
-            entry.holders > 0,
-            "{block} is released once for each holder"
-        );
-        entry.holders -= 1;
-        if entry.holders > 0 {
+        let holders = &mut self.holders[index as usize];
+        debug_assert!(*holders > 0, "{block} is released once for each holder");
+        *holders -= 1;
+        if *holders > 0 {
             return;
         }
-        if entry.prefix.is_some() {
+        if self.prefixes[index as usize].is_some() {
             self.link_last(index);
         } else {
             self.free.push(index);
@@ -143,18 +146,17 @@ impl BlockPool {
     /// Records that a held block is full and ends `prefix`. Another block may hold the same prefix
     /// already, computed side by side; the first one keeps the name.
     pub fn publish(&mut self, block: BlockId, prefix: PrefixHash) {
-        let index = block.get() as usize;
-        if self.blocks[index].prefix.is_some() || self.find(prefix).is_some() {
+        let (index, prefixes) = (block.get() as usize, &mut self.prefixes);
+        if prefixes[index].is_some() {
             return;
         }
-        self.blocks[index].prefix = Some(prefix);
-        let blocks = &self.blocks;
-        let rehash = |&other: &u32| {
-            let prefix = blocks[other as usize].prefix;
-            prefix.map_or(0, PrefixHash::bucket)
-        };
-        let bucket = prefix.bucket();
-        self.by_prefix.insert_unique(bucket, index as u32, rehash);
+        let rehash = |&other: &u32| prefixes[other as usize].map_or(0, PrefixHash::bucket);
+        let same = |&other: &u32| prefixes[other as usize] == Some(prefix);
+        let entry = self.by_prefix.entry(prefix.bucket(), same, rehash);
+        if let Entry::Vacant(place) = entry {
+            place.insert(index as u32);
+            prefixes[index] = Some(prefix);
+        }
     }
 
     /// Forgets all contents: the device has lost them.
@@ -164,13 +166,13 @@ impl BlockPool {
             self.free.push(block);
         }
         self.by_prefix.clear();
-        self.blocks.iter_mut().for_each(|block| block.prefix = None);
+        self.prefixes.fill(None);
     }
 
     fn evict(&mut self) -> u32 {
         let block = self.cached.first;
         self.unlink(block);
-        if let Some(prefix) = self.blocks[block as usize].prefix.take() {
+        if let Some(prefix) = self.prefixes[block as usize].take() {
             let found = self
                 .by_prefix
                 .find_entry(prefix.bucket(), |&other| other == block);
@@ -183,25 +185,25 @@ impl BlockPool {
 
     fn link_last(&mut self, index: u32) {
         let last = self.cached.last;
-        self.blocks[index as usize].before = last;
-        self.blocks[index as usize].after = NONE;
+        self.links[index as usize].before = last;
+        self.links[index as usize].after = NONE;
         match last {
             NONE => self.cached.first = index,
-            last => self.blocks[last as usize].after = index,
+            last => self.links[last as usize].after = index,
         }
         self.cached.last = index;
         self.cached.len += 1;
     }
 
     fn unlink(&mut self, index: u32) {
-        let Block { before, after, .. } = self.blocks[index as usize];
+        let Link { before, after } = self.links[index as usize];
         match before {
             NONE => self.cached.first = after,
-            before => self.blocks[before as usize].after = after,
+            before => self.links[before as usize].after = after,
         }
         match after {
             NONE => self.cached.last = before,
-            after => self.blocks[after as usize].before = before,
+            after => self.links[after as usize].before = before,
         }
         self.cached.len -= 1;
     }

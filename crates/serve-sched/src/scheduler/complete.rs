@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use serve_core::{
-    BackendError, CancelReason, EventKind, FinishReason, StepId, StepOutcome, Time, TokenId,
-    TokenLogprob,
+    BackendError, CancelReason, EventKind, FinishReason, Sampled, StepId, StepOutcome, Time,
+    TokenId, TokenLogprob,
 };
 
-use super::live::Stage;
+use super::live::{Blocks, Stage};
 use super::{End, FlightSegment, Scheduler, TokenEvents};
 use crate::admit::Watch;
 use crate::journal::Decision;
@@ -44,28 +44,30 @@ impl Scheduler {
         let segments = std::mem::take(&mut self.flight.segments);
         let finished_before = self.counters.finished;
         let running = self.running.len() as u32;
-        let (mut prefill_tokens, mut output_tokens, mut decodes) = (0, 0, 0);
-        let mut prompt_tokens = 0;
         // Mostly nobody asks, and then no token is looked up.
         let told = Some(&outcome.logprobs).filter(|told| !told.is_empty());
-        let mut sampled = outcome.sampled.iter().enumerate().peekable();
-        for segment in &segments {
+        let (mut prefill_tokens, mut prompt_tokens) = (0, 0);
+        let (mut chunks, mut sampled) = (0, 0);
+        for &segment in &segments {
+            let next = outcome.sampled.get(sampled);
+            if told.is_none() && self.complete_decode(now, segment, next) {
+                sampled += 1;
+                continue;
+            }
             let tokens = segment.end - segment.start;
             prefill_tokens += if tokens > 1 { tokens } else { 0 };
-            decodes += u32::from(tokens == 1);
+            chunks += usize::from(tokens > 1);
             let id = self.live[segment.slot].id;
-            let token = match segment.sample {
-                true => sampled.next_if(|(_, sampled)| sampled.request == id),
-                false => None,
-            };
-            output_tokens += u32::from(token.is_some());
-            let logprobs = match (token, told) {
-                (Some((index, _)), Some(told)) => told.of(index),
-                _ => None,
-            };
-            let token = token.map(|(_, sampled)| sampled.token);
-            prompt_tokens += u64::from(self.complete_segment(now, *segment, token, logprobs));
+            let next = next.filter(|next| segment.sample && next.request == id);
+            let logprobs = told
+                .filter(|_| next.is_some())
+                .and_then(|told| told.of(sampled));
+            sampled += usize::from(next.is_some());
+            let token = next.map(|sampled| sampled.token);
+            let served = self.complete_segment(now, segment, token, logprobs);
+            prompt_tokens += u64::from(served);
         }
+        let output_tokens = sampled as u32;
         self.counters.prefill_tokens += u64::from(prefill_tokens);
         self.counters.output_tokens += u64::from(output_tokens);
         if !segments.is_empty() {
@@ -81,7 +83,7 @@ impl Scheduler {
                 lacking: self.lacking,
             });
         }
-        if decodes > 0 {
+        if chunks < segments.len() {
             self.step_cost.stepped(prefill_tokens, outcome.elapsed);
         }
         self.keep_flight_buffer(segments);
@@ -145,7 +147,49 @@ impl Scheduler {
         self.releases.append(&mut self.flight.releases);
     }
 
+    /// Books what nearly all segments are: one position, and a token that says nothing but itself.
+    /// False if there is more to it; nothing is booked then.
+    #[inline]
+    fn complete_decode(
+        &mut self,
+        now: Time,
+        segment: FlightSegment,
+        next: Option<&Sampled>,
+    ) -> bool {
+        let live = &mut self.live[segment.slot];
+        let index = live.output_tokens();
+        let Some(sampled) = next.filter(|next| segment.sample && next.request == live.id) else {
+            return false;
+        };
+        let is_plain = index > 0
+            && index + 1 < live.output_tokens_max
+            && segment.end - segment.start == 1
+            && segment.end < live.publish_at
+            && live.stage == Stage::Running
+            && !live.stops
+            && !(self.gate.watch() == Watch::Running && lengths::is_milestone(index + 1));
+        if !is_plain {
+            return false;
+        }
+        live.in_flight = false;
+        live.computed = segment.end;
+        if let Some(offset) = live.known.checked_sub(live.tail_from) {
+            self.tails.set(segment.slot, offset, sampled.token);
+        }
+        live.known += 1;
+        let served = Served {
+            prompt_tokens: 0,
+            output_tokens: 1,
+        };
+        self.gate.served(&live.request, served);
+        if self.token_events == TokenEvents::All {
+            self.events.push_token(now, live.id, sampled.token, index);
+        }
+        true
+    }
+
     /// Returns how many positions of the prompt were run for the first time.
+    #[inline(never)]
     fn complete_segment(
         &mut self,
         now: Time,
@@ -165,7 +209,9 @@ impl Scheduler {
             output_tokens: u32::from(segment.sample),
         };
         self.gate.served(&live.request, served);
-        self.publish_blocks(slot);
+        if live.computed >= live.publish_at {
+            self.publish_blocks(slot);
+        }
         match token {
             Some(token) => self.take_token(now, slot, token, logprobs),
             None if segment.sample => {
@@ -183,17 +229,24 @@ impl Scheduler {
             return self.end(now, slot, End::Finished(FinishReason::Stop));
         }
         let (id, index) = (live.id, live.output_tokens());
+        if let Some(offset) = live.known.checked_sub(live.tail_from) {
+            self.tails.set(slot, offset, token);
+        }
         live.known += 1;
-        live.prefixes.push(token, self.limits.block_size);
         let is_last = live.output_left() == 0;
         if index == 0 || self.token_events == TokenEvents::All {
-            let logprobs = logprobs.map(Arc::from);
-            let kind = EventKind::Token {
-                token,
-                index,
-                logprobs,
-            };
-            self.emit(now, id, kind);
+            match logprobs {
+                None => self.events.push_token(now, id, token, index),
+                Some(logprobs) => {
+                    let logprobs = Some(Arc::from(logprobs));
+                    let kind = EventKind::Token {
+                        token,
+                        index,
+                        logprobs,
+                    };
+                    self.emit(now, id, kind);
+                }
+            }
         }
         if is_last {
             self.end(now, slot, End::Finished(FinishReason::Length));
@@ -219,16 +272,23 @@ impl Scheduler {
     }
 
     /// Gives names to the blocks that have become full.
-    fn publish_blocks(&mut self, slot: usize) {
+    #[inline(never)]
+    pub(super) fn publish_blocks(&mut self, slot: usize) {
+        let block_size = self.limits.block_size;
         let live = &mut self.live[slot];
-        let hashes = live.prefixes.hashes();
-        let full = ((live.computed / self.limits.block_size) as usize).min(hashes.len());
-        let published = (live.prefixes.published as usize).min(full);
-        let fresh = live.table.iter().zip(hashes).take(full).skip(published);
-        for (&block, &prefix) in fresh {
-            self.pool.publish(block, prefix);
+        let full = live.computed / block_size;
+        let Blocks { table, prefixes } = &mut *live.blocks;
+        while (prefixes.hashes().len() as u32) < full {
+            let prompt = live.request.prompt().get(live.tail_from as usize..);
+            let prompt = prompt.unwrap_or_default();
+            let sampled = &self.tails.of(slot)[prompt.len()..];
+            prefixes.hash_block(prompt, sampled);
+            live.tail_from += block_size;
         }
-        live.prefixes.published = full as u32;
+        let named = table.iter().zip(prefixes.hashes());
+        let fresh = named.take(full as usize).skip(prefixes.published as usize);
+        fresh.for_each(|(&block, &prefix)| self.pool.publish(block, prefix));
+        live.published(full, block_size);
     }
 
     fn keep_flight_buffer(&mut self, mut segments: Vec<FlightSegment>) {

@@ -132,18 +132,17 @@ impl Scheduler {
 
     /// Gives a request's blocks up, from the tail.
     pub(super) fn release_blocks(&mut self, slot: usize) {
-        let live = &mut self.live[slot];
-        while let Some(block) = live.table.pop() {
+        let table = self.live[slot].take_table();
+        while let Some(block) = table.pop() {
             self.pool.release(block);
         }
-        live.prefixes.published = 0;
     }
 
     /// Frees the slot of a request that holds nothing any more and keeps its buffers.
     fn forget(&mut self, slot: usize) {
         let live = self.live.remove(slot);
         self.ids.remove(live.id);
-        self.spare.push((live.table, live.prefixes));
+        self.spare.push(live.blocks);
     }
 
     /// Takes those who no longer run out of the batch.

@@ -3,7 +3,8 @@
 use serve_core::{BlockId, Time};
 
 use super::Scheduler;
-use super::live::{Live, Prefixes};
+use super::live::Live;
+use super::prefixes::Prefixes;
 use crate::gate::Taken;
 use crate::kv::PrefixHasher;
 
@@ -36,7 +37,7 @@ impl Scheduler {
         };
         let started = self.ids.get(head.request.id()).map(|slot| &self.live[slot]);
         let (known, prefixes) = match started {
-            Some(live) => (live.known, &live.prefixes),
+            Some(live) => (live.known, &live.blocks.prefixes),
             None => (head.request.prompt_tokens(), &self.probe.prefixes),
         };
         // Whoever cannot be made to yield again holds from the start all that it can come to need.
@@ -69,7 +70,9 @@ impl Scheduler {
         };
         let started = self.ids.get(head.request.id()).map(|slot| &self.live[slot]);
         let mut blocks: Vec<BlockId> = match started {
-            Some(live) => self.blocks_found(live.known, &live.prefixes).collect(),
+            Some(live) => self
+                .blocks_found(live.known, &live.blocks.prefixes)
+                .collect(),
             None => {
                 let known = head.request.prompt_tokens();
                 self.blocks_found(known, &self.probe.prefixes).collect()
@@ -109,9 +112,11 @@ impl Scheduler {
         let hasher = PrefixHasher::new(self.kv.hash_key, tenant);
         let prefixes = &mut self.probe.prefixes;
         prefixes.restart(Some(hasher));
-        for &token in head.request.prompt().iter() {
-            prefixes.push(token, self.limits.block_size);
-        }
+        let full = head
+            .request
+            .prompt()
+            .chunks_exact(self.limits.block_size as usize);
+        full.for_each(|block| prefixes.hash_block(block, &[]));
         self.probe.request = Some(id);
     }
 
@@ -121,34 +126,42 @@ impl Scheduler {
         if let Some(slot) = self.ids.get(id) {
             return slot;
         }
-        let (table, mut prefixes) = self.spare.pop().unwrap_or_default();
+        let mut blocks = self.spare.pop().unwrap_or_default();
         if self.probe.request == Some(id) {
-            std::mem::swap(&mut prefixes, &mut self.probe.prefixes);
+            std::mem::swap(&mut blocks.prefixes, &mut self.probe.prefixes);
             self.probe.request = None;
         } else {
-            prefixes.restart(None);
+            blocks.prefixes.restart(None);
         }
-        let slot = self.live.insert(Live::new(taken, prefixes, table, now));
+        let live = Live::new(taken, blocks, self.limits.block_size, now);
+        let slot = self.live.insert(live);
+        if self.kv.reuse_prefixes {
+            self.tails.reserve(slot);
+        }
         self.ids.insert(id, slot);
         slot
     }
 
     pub(super) fn take_blocks(&mut self, slot: usize, fit: Fit) {
+        let block_size = self.limits.block_size;
         let live = &mut self.live[slot];
-        for &prefix in &live.prefixes.hashes()[..fit.shared as usize] {
-            if let Some(block) = self.pool.find(prefix) {
-                self.pool.share(block);
-                live.table.push(block);
-            }
-        }
-        live.prefixes.published = fit.shared;
         // Room for its whole life, so that it grows without allocating.
         let blocks_max = self.limits.blocks_for(live.request.positions_max()) as usize;
-        live.table
-            .reserve(blocks_max.saturating_sub(live.table.len()));
-        live.prefixes.reserve(blocks_max);
+        let table = &mut live.blocks.table;
+        table.reserve(blocks_max.saturating_sub(table.len()));
+        live.blocks.prefixes.reserve(blocks_max);
+        for index in 0..fit.shared as usize {
+            let prefix = live.blocks.prefixes.hashes()[index];
+            if let Some(block) = self.pool.find(prefix) {
+                self.pool.share(block);
+                live.push_block(block, block_size);
+            }
+        }
+        live.published(fit.shared, block_size);
         // The caller has seen that so many are available.
         let fresh = std::iter::from_fn(|| self.pool.allocate());
-        live.table.extend(fresh.take(fit.needed as usize));
+        for block in fresh.take(fit.needed as usize) {
+            live.push_block(block, block_size);
+        }
     }
 }

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use serve_core::{BlockId, Request, RequestId, Time, TokenId, Usage};
+use serve_core::{BlockId, Request, RequestId, Time, Usage};
 
+use super::prefixes::Prefixes;
 use crate::gate::Taken;
-use crate::kv::{PrefixHash, PrefixHasher};
 
 /// Where a started request is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +20,9 @@ pub(super) enum Stage {
 
 /// A request that has started. Positions `0..computed` are in its blocks; tokens `0..known` are
 /// known; what is in between has to be run before the next token can be sampled.
+///
+/// Every step looks at each of those that run, so it is small: what lies behind `blocks` is needed
+/// once a block.
 #[derive(Debug)]
 pub(super) struct Live {
     pub(super) id: RequestId,
@@ -45,24 +48,35 @@ pub(super) struct Live {
     pub(super) started_at: Time,
     /// Prompt tokens found in the prefix cache at the first start.
     pub(super) cached: u32,
-    pub(super) table: Vec<BlockId>,
-    pub(super) prefixes: Prefixes,
+    /// Positions that its blocks have room for.
+    pub(super) held: u32,
+    /// Entries of the block table that the backend has been given, and whether there are more.
+    pub(super) sent: u32,
+    pub(super) grown: bool,
+    /// How many positions have to be run for another block to be full; never where blocks get no
+    /// names.
+    pub(super) publish_at: u32,
+    /// The first position that no hash covers; none where blocks get no names.
+    pub(super) tail_from: u32,
+    pub(super) blocks: Box<Blocks>,
     pub(super) request: Arc<Request>,
 }
 
-/// The hashes of a request's full blocks, as far as its tokens are known, and how many of those
-/// blocks the pool knows by name. Stays empty where prefixes are not reused.
+/// The blocks of a request and their names: what a step looks at only when a block is full.
 #[derive(Debug, Default)]
-pub(super) struct Prefixes {
-    hasher: Option<PrefixHasher>,
-    hashes: Vec<PrefixHash>,
-    tokens: u32,
-    pub(super) published: u32,
+pub(super) struct Blocks {
+    pub(super) table: Vec<BlockId>,
+    pub(super) prefixes: Prefixes,
 }
 
 impl Live {
-    pub(super) fn new(taken: &Taken, prefixes: Prefixes, table: Vec<BlockId>, now: Time) -> Self {
+    pub(super) fn new(taken: &Taken, blocks: Box<Blocks>, block_size: u32, now: Time) -> Self {
         let request = Arc::clone(&taken.request);
+        let hashed = blocks.prefixes.hashes().len() as u32;
+        let tail_from = match blocks.prefixes.is_on() {
+            true => hashed * block_size,
+            false => u32::MAX,
+        };
         Self {
             id: request.id(),
             stage: Stage::Running,
@@ -81,22 +95,29 @@ impl Live {
             joined_before: 0,
             started_at: now,
             cached: 0,
-            table,
-            prefixes,
+            held: 0,
+            sent: 0,
+            grown: false,
+            publish_at: u32::MAX,
+            tail_from,
+            blocks,
             request,
         }
     }
 
     /// Positions to run before the next token can be sampled; at least 1 while it runs.
+    #[inline]
     pub(super) fn pending(&self) -> u32 {
         self.known - self.computed
     }
 
+    #[inline]
     pub(super) fn output_tokens(&self) -> u32 {
         self.known - self.prompt_tokens
     }
 
     /// Tokens that may still be generated.
+    #[inline]
     pub(super) fn output_left(&self) -> u32 {
         self.output_tokens_max - self.output_tokens()
     }
@@ -110,45 +131,52 @@ impl Live {
         }
     }
 
+    /// Adds a block to the end of the table.
+    pub(super) fn push_block(&mut self, block: BlockId, block_size: u32) {
+        self.blocks.table.push(block);
+        self.held = self.held.saturating_add(block_size);
+        self.grown = true;
+    }
+
+    /// The blocks that the backend has not been given yet, to be given now.
+    #[inline]
+    pub(super) fn fresh_blocks(&mut self) -> &[BlockId] {
+        if !std::mem::take(&mut self.grown) {
+            return &[];
+        }
+        let sent = self.sent as usize;
+        self.sent = self.blocks.table.len() as u32;
+        &self.blocks.table[sent..]
+    }
+
+    /// The block table, to be given up.
+    pub(super) fn take_table(&mut self) -> &mut Vec<BlockId> {
+        (self.held, self.sent, self.grown) = (0, 0, false);
+        self.publish_at = u32::MAX;
+        &mut self.blocks.table
+    }
+
+    /// The pool knows the first `blocks` blocks by name.
+    pub(super) fn published(&mut self, blocks: u32, block_size: u32) {
+        if self.blocks.prefixes.is_on() {
+            self.blocks.prefixes.published = blocks;
+            self.publish_at = (blocks + 1).saturating_mul(block_size);
+        }
+    }
+
+    /// Its tokens are not known from here on, so that its further blocks get no names.
+    pub(super) fn stop_naming(&mut self) {
+        self.blocks.prefixes.stop();
+        (self.publish_at, self.tail_from) = (u32::MAX, u32::MAX);
+    }
+
     /// Records positions up to `end` as run and returns how many prompt tokens that is news for.
+    #[inline]
     pub(super) fn advance(&mut self, end: u32) -> u32 {
         self.computed = end;
         let served = end.min(self.prompt_tokens);
         let news = served.saturating_sub(self.prompt_served);
         self.prompt_served += news;
         news
-    }
-}
-
-impl Prefixes {
-    /// Starts over for another request and keeps the memory.
-    pub(super) fn restart(&mut self, hasher: Option<PrefixHasher>) {
-        self.hasher = hasher;
-        self.hashes.clear();
-        self.tokens = 0;
-        self.published = 0;
-    }
-
-    pub(super) fn push(&mut self, token: TokenId, block_size: u32) {
-        if let Some(hasher) = &mut self.hasher {
-            hasher.push(token);
-            self.tokens += 1;
-            if self.tokens.is_multiple_of(block_size) {
-                self.hashes.push(hasher.finish());
-            }
-        }
-    }
-
-    /// Makes room for the hashes of `blocks` blocks.
-    pub(super) fn reserve(&mut self, blocks: usize) {
-        if self.hasher.is_some() {
-            self.hashes
-                .reserve(blocks.saturating_sub(self.hashes.len()));
-        }
-    }
-
-    /// One hash for each full block.
-    pub(super) fn hashes(&self) -> &[PrefixHash] {
-        &self.hashes
     }
 }

@@ -2,27 +2,29 @@
 //! time.
 //!
 //! `plan.rs` decides what the next step runs, `fit.rs` finds blocks for who joins, `preempt.rs` makes
-//! room, `prompts.rs` shares its tokens out, `complete.rs` books what came of the step, `ending.rs` answers requests, `steady.rs` looks
-//! ahead over steps whose batch does not change.
+//! room, `prompts.rs` shares a step's tokens among prompts, `complete.rs` books what came of the step,
+//! `ending.rs` answers requests, `events.rs` keeps what is to be told, `prefixes.rs` names full blocks,
+//! `steady.rs` looks ahead over steps whose batch does not change.
 
 mod complete;
 mod ending;
+mod events;
 mod fit;
 mod live;
 mod plan;
 mod preempt;
+mod prefixes;
 mod prompts;
 mod stats;
 mod steady;
 
 pub use stats::{ClassStats, Counters, Stats};
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serve_core::{
-    BlockId, CancelReason, Event, EventKind, Limit, Limits, Refusal, Request, RequestId, StepId,
-    Time,
+    CancelReason, Event, EventKind, Limit, Limits, Refusal, Request, RequestId, StepId, Time,
 };
 use slab::Slab;
 
@@ -37,7 +39,9 @@ use crate::kv::{BlockPool, KvSettings};
 use crate::pace::{Lacking, Pace};
 use crate::victim::{Preemption, Victim};
 use ending::End;
-use live::{Live, Prefixes, Stage};
+use events::Events;
+use live::{Blocks, Live, Stage};
+use prefixes::{Prefixes, Tails};
 use prompts::Prompts;
 
 /// Decides, step by step, what a device runs. Does no I/O, reads no clock: every input carries
@@ -109,8 +113,14 @@ pub struct Scheduler {
     lacking: Option<Lacking>,
     /// Prompt positions found in the prefix cache since the last step was booked.
     found_tokens: u64,
-    spare: Vec<(Vec<BlockId>, Prefixes)>,
-    events: VecDeque<Event>,
+    /// Buffers of those that have ended.
+    #[expect(
+        clippy::vec_box,
+        reason = "they move into a request and out again as they are"
+    )]
+    spare: Vec<Box<Blocks>>,
+    tails: Tails,
+    events: Events,
     token_events: TokenEvents,
     counters: Counters,
     by_class: Vec<ClassCounts>,
@@ -203,7 +213,8 @@ impl Scheduler {
             lacking: None,
             found_tokens: 0,
             spare: Vec::new(),
-            events: VecDeque::new(),
+            tails: Tails::new(limits.block_size),
+            events: Events::default(),
             token_events: TokenEvents::All,
             counters: Counters::default(),
             by_class: Vec::new(),
@@ -308,8 +319,9 @@ impl Scheduler {
     }
 
     /// The next event, in the order in which they happened.
+    #[inline]
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+        self.events.pop()
     }
 
     /// When the scheduler wants [`handle_timeout`](Self::handle_timeout) or a plan without any
@@ -390,7 +402,7 @@ impl Scheduler {
     }
 
     fn emit(&mut self, at: Time, request: RequestId, kind: EventKind) {
-        self.events.push_back(Event { request, at, kind });
+        self.events.push(Event { request, at, kind });
     }
 
     fn class(&mut self, class: serve_core::Class) -> &mut ClassCounts {

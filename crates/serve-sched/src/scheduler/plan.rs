@@ -80,12 +80,11 @@ impl Scheduler {
             loop {
                 let live = &self.live[slot];
                 // A prompt was given all its blocks when it joined, so one is always enough.
-                let held = live.table.len() as u64 * u64::from(self.limits.block_size);
-                if live.stage != Stage::Running || u64::from(live.known) <= held {
+                if live.stage != Stage::Running || live.known <= live.held {
                     break;
                 }
                 match self.pool.allocate() {
-                    Some(block) => self.live[slot].table.push(block),
+                    Some(block) => self.live[slot].push_block(block, self.limits.block_size),
                     None => {
                         pressed = true;
                         self.preempt_for_block(now, slot);
@@ -267,15 +266,12 @@ impl Scheduler {
         let mut prompts = 0;
         for index in 0..self.running.len() {
             let slot = self.running[index];
-            let tokens = match self.live[slot].pending() {
-                1 => 1,
-                _ => {
-                    // Both lists are in the order of joining.
-                    let share = self.prompt_share(prompts);
-                    prompts += 1;
-                    share
-                }
-            };
+            let mut tokens = 1;
+            if self.live[slot].pending() > 1 {
+                // Both lists are in the order of joining.
+                tokens = self.prompt_share(prompts);
+                prompts += 1;
+            }
             if tokens == 0 {
                 continue;
             }
@@ -283,7 +279,8 @@ impl Scheduler {
             live.in_flight = true;
             let (start, end) = (live.computed, live.computed + tokens);
             let sample = end == live.known;
-            plan.push_segment(live.id, start..end, sample, &live.table);
+            let kept = live.sent;
+            plan.push_segment(live.id, start..end, sample, kept, live.fresh_blocks());
             self.flight.segments.push(FlightSegment {
                 slot,
                 start,

@@ -139,7 +139,7 @@ impl Scheduler {
         if missing == 0 {
             return true;
         }
-        let held = |&slot: &usize| self.live[slot].table.len() as u64;
+        let held = |&slot: &usize| self.live[slot].blocks.table.len() as u64;
         if leaving.iter().map(held).sum::<u64>() < u64::from(missing) {
             return false;
         }
@@ -151,7 +151,9 @@ impl Scheduler {
     fn blocks_freed(&self, leaving: &[usize], keep: &[BlockId]) -> u32 {
         let mut shared = Vec::new();
         let mut freed = 0;
-        let held = leaving.iter().flat_map(|&slot| &self.live[slot].table);
+        let held = leaving
+            .iter()
+            .flat_map(|&slot| &self.live[slot].blocks.table);
         for &block in held.filter(|block| keep.binary_search(block).is_err()) {
             match self.pool.holders(block) {
                 1 => freed += 1,
@@ -173,6 +175,7 @@ impl Scheduler {
 
     fn blocks_gained(&self, live: &Live) -> u32 {
         let alone = live
+            .blocks
             .table
             .iter()
             .filter(|&&block| self.pool.is_held_once(block));
@@ -186,7 +189,7 @@ impl Scheduler {
             live.filter(|(_, live)| live.stage == Stage::Running)
         };
         let mut by_tenant: Vec<(TenantId, u32)> = running()
-            .map(|(_, live)| (live.request.tenant(), live.table.len() as u32))
+            .map(|(_, live)| (live.request.tenant(), live.blocks.table.len() as u32))
             .collect();
         by_tenant.sort_unstable();
         let blocks_of = |tenant: TenantId| -> u32 {

@@ -4,7 +4,8 @@
 //! A [`Simulation`] owns the time. It gives the scheduler the inputs of a [`Workload`] at their
 //! times, also in the middle of a step, has a backend run each plan, and lets the time go on by
 //! what the backend says the step took. Steps that decide nothing are jumped over where the backend
-//! can [price](serve_core::Backend::price) them; the result is the same as without jumping. A
+//! can [price](serve_core::Backend::price) them and, if prefixes are reused,
+//! [foresee](serve_core::Backend::foresee) their tokens; the result is the same as without jumping. A
 //! [`DispatcherSimulation`] does the same for a dispatcher, in front of an [`EngineModel`].
 
 mod dispatch;
@@ -239,6 +240,10 @@ impl<B: Backend> Simulation<B> {
         let Some(steady) = self.scheduler.steady(self.now) else {
             return false;
         };
+        let foreseen = |request| self.backend.foresee(request, 0).is_some();
+        if !steady.foreseen.is_none_or(foreseen) {
+            return false;
+        }
         let next_input = workload.next_at().unwrap_or(Time::MAX);
         let mut load = steady.load;
         let mut steps = 0;
@@ -260,7 +265,9 @@ impl<B: Backend> Simulation<B> {
             return false;
         }
         self.busy += self.now.since(from);
-        self.scheduler.skip_steps(self.now, steps);
+        let backend = &self.backend;
+        let token = |request, position| backend.foresee(request, position);
+        self.scheduler.skip_steps(self.now, steps, token);
         true
     }
 }

@@ -22,6 +22,7 @@ use serve_sched::{Policies, Scheduler};
 /// Counts the steps that are really run.
 struct Counting {
     mock: Mock,
+    foresees: bool,
     steps: Rc<Cell<u64>>,
 }
 
@@ -38,6 +39,10 @@ impl Backend for Counting {
     fn price(&self, step: StepId, load: &StepLoad) -> Option<Span> {
         self.mock.price(step, load)
     }
+
+    fn foresee(&self, request: RequestId, position: u32) -> Option<TokenId> {
+        self.foresees.then(|| self.mock.token(request, position))
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -48,6 +53,13 @@ struct Scene {
     batch: u8,
     budget: u8,
     by_class: bool,
+    /// With none everybody holds the blocks for its whole life from the start.
+    times_max: u32,
+    block_size: u32,
+    reuse_prefixes: bool,
+    foresees: bool,
+    /// Of one token all answers are the same; of two or three some begin alike.
+    vocabulary: u32,
     faults: Faults,
     requests: Vec<Arrival>,
 }
@@ -61,6 +73,8 @@ struct Arrival {
     tenant: u32,
     deadline_ms: Option<u64>,
     cancel_after_us: Option<u64>,
+    /// Goes on where the request so many before it ends, or ends so far: with its prompt and answer.
+    follows: Option<usize>,
 }
 
 fn scenes() -> impl Strategy<Value = Scene> {
@@ -68,16 +82,20 @@ fn scenes() -> impl Strategy<Value = Scene> {
         (0_u64..400_000, 1_u32..80, 1_u32..120, 0_u8..3, 0_u32..3),
         proptest::option::weighted(0.2, 1_u64..2_000),
         proptest::option::weighted(0.2, 0_u64..900_000),
+        proptest::option::weighted(0.3, 1_usize..5),
     );
     let arrival = arrival.prop_map(
-        |((gap_us, prompt, output, class, tenant), deadline_ms, cancel_after_us)| Arrival {
-            gap_us,
-            prompt,
-            output,
-            class,
-            tenant,
-            deadline_ms,
-            cancel_after_us,
+        |((gap_us, prompt, output, class, tenant), deadline_ms, cancel_after_us, follows)| {
+            Arrival {
+                gap_us,
+                prompt,
+                output,
+                class,
+                tenant,
+                deadline_ms,
+                cancel_after_us,
+                follows,
+            }
         },
     );
     let faults = (0_u32..20_000, 0_u32..20_000).prop_map(|(errors, stalls)| Faults {
@@ -94,17 +112,33 @@ fn scenes() -> impl Strategy<Value = Scene> {
         0_u8..4,
         0_u8..3,
         any::<bool>(),
+        prop_oneof![Just(0_u32), Just(3)],
     );
-    (choices, faults, requests).prop_map(
-        |((blocks, sequences_max, order, batch, budget, by_class), faults, requests)| Scene {
-            blocks,
-            sequences_max,
-            order,
-            batch,
-            budget,
-            by_class,
-            faults,
-            requests,
+    let kv = (
+        prop_oneof![Just(1_u32), Just(5), Just(16)],
+        prop::bool::weighted(0.8),
+        prop::bool::weighted(0.8),
+        prop_oneof![Just(1_u32), Just(2), Just(32_000)],
+    );
+    (choices, kv, faults, requests).prop_map(
+        |(choices, (block_size, reuse_prefixes, foresees, vocabulary), faults, requests)| {
+            let (blocks, sequences_max, order, batch, budget, by_class, times_max) = choices;
+            Scene {
+                // Room for the longest request, and little more.
+                blocks: blocks * 16 / block_size,
+                sequences_max,
+                order,
+                batch,
+                budget,
+                by_class,
+                times_max,
+                block_size,
+                reuse_prefixes,
+                foresees,
+                vocabulary,
+                faults,
+                requests,
+            }
         },
     )
 }
@@ -112,9 +146,24 @@ fn scenes() -> impl Strategy<Value = Scene> {
 fn inputs(scene: &Scene) -> Vec<(Time, Input)> {
     let mut inputs = Vec::new();
     let mut now = Time::ZERO;
-    for (id, arrival) in (0..).map(RequestId::new).zip(&scene.requests) {
+    let mock = mock(scene);
+    let mut prompts: Vec<Vec<TokenId>> = Vec::new();
+    for (number, arrival) in scene.requests.iter().enumerate() {
+        let id = RequestId::new(number as u64);
         now += Span::from_micros(arrival.gap_us);
-        let prompt = vec![TokenId::new(3); arrival.prompt as usize];
+        let mut prompt = Vec::new();
+        if let Some(before) = arrival
+            .follows
+            .and_then(|follows| number.checked_sub(follows))
+        {
+            prompt.clone_from(&prompts[before]);
+            let answer = (prompt.len() as u32..).take(scene.requests[before].output as usize);
+            let before = RequestId::new(before as u64);
+            prompt.extend(answer.map(|position| mock.token(before, position)));
+            prompt.truncate(79);
+        }
+        prompt.resize(prompt.len().max(arrival.prompt as usize), TokenId::new(0));
+        prompts.push(prompt.clone());
         let deadline = arrival.deadline_ms.map(|ms| now + Span::from_millis(ms));
         let request = Request::new(id, now, prompt, arrival.output)
             .unwrap()
@@ -132,22 +181,28 @@ fn inputs(scene: &Scene) -> Vec<(Time, Input)> {
     inputs
 }
 
-fn run(scene: &Scene, jumping: bool, journal: bool) -> (Report, String, u64) {
+fn mock(scene: &Scene) -> Mock {
     let limits = Limits {
         sequences_max: scene.sequences_max,
         step_tokens_max: 64,
         context_max: 200,
-        block_size: 16,
+        block_size: scene.block_size,
         blocks: scene.blocks,
     };
     let decode = vec![(1, Span::from_micros(900)), (8, Span::from_micros(1_307))];
     let cost = CostModel::new(decode, Span::from_micros(11), Span::from_nanos(17));
-    let mock = Mock::new(MockConfig {
+    Mock::new(MockConfig {
         limits,
         cost: cost.unwrap(),
         faults: scene.faults,
+        vocabulary: scene.vocabulary,
         ..MockConfig::default()
-    });
+    })
+}
+
+fn run(scene: &Scene, jumping: bool, journal: bool) -> (Report, String, u64) {
+    let mock = mock(scene);
+    let limits = mock.limits();
     let batch: Box<dyn Batch> = match scene.batch {
         0 => Box::new(OneAtATime),
         1 => Box::new(Static::default()),
@@ -165,10 +220,10 @@ fn run(scene: &Scene, jumping: bool, journal: bool) -> (Report, String, u64) {
         budget,
         preemption: Preemption {
             by_class: scene.by_class,
-            ..Preemption::default()
+            times_max: scene.times_max,
         },
         kv: KvSettings {
-            reuse_prefixes: false,
+            reuse_prefixes: scene.reuse_prefixes,
             ..KvSettings::default()
         },
         ..Policies::default()
@@ -181,6 +236,7 @@ fn run(scene: &Scene, jumping: bool, journal: bool) -> (Report, String, u64) {
     let steps = Rc::new(Cell::new(0));
     let backend = Counting {
         mock,
+        foresees: scene.foresees,
         steps: Rc::clone(&steps),
     };
     let simulation = Simulation::new(scheduler, backend);
@@ -205,8 +261,7 @@ proptest! {
     }
 }
 
-#[test]
-fn a_quiet_decode_is_jumped_over() {
+fn quiet(reuse_prefixes: bool, foresees: bool) -> Scene {
     let arrival = Arrival {
         gap_us: 0,
         prompt: 10,
@@ -215,18 +270,71 @@ fn a_quiet_decode_is_jumped_over() {
         tenant: 0,
         deadline_ms: None,
         cancel_after_us: None,
+        follows: None,
     };
-    let scene = Scene {
+    Scene {
         blocks: 60,
         sequences_max: 8,
         order: 0,
         batch: 2,
         budget: 0,
         by_class: false,
+        times_max: 3,
+        block_size: 16,
+        reuse_prefixes,
+        foresees,
+        vocabulary: 32_000,
         faults: Faults::NONE,
         requests: vec![arrival; 4],
+    }
+}
+
+#[test]
+fn a_quiet_decode_is_jumped_over_if_its_tokens_are_known_or_do_not_matter() {
+    for (reuse_prefixes, foresees) in [(false, false), (true, true)] {
+        let (report, _, steps_run) = run(&quiet(reuse_prefixes, foresees), true, false);
+        assert_eq!(report.stats.counters.steps, 100);
+        assert!(steps_run <= 5, "{steps_run} steps were run");
+    }
+    let (_, _, steps_run) = run(&quiet(true, false), true, false);
+    assert_eq!(steps_run, 101, "and one that releases");
+}
+
+/// Otherwise the property above would not see what becomes of names.
+#[test]
+fn prefixes_that_were_jumped_over_are_found() {
+    let mut scene = quiet(true, true);
+    let follows = Arrival {
+        gap_us: 900_000,
+        output: 5,
+        follows: Some(4),
+        ..scene.requests[0].clone()
     };
-    let (report, _, steps_run) = run(&scene, true, false);
-    assert_eq!(report.stats.counters.steps, 100);
-    assert!(steps_run <= 5, "{steps_run} steps were run");
+    scene.requests.push(follows);
+    let (report, _, _) = run(&scene, true, false);
+    let cached = report.rows.iter().map(|row| row.usage.cached_tokens).max();
+    assert_eq!(cached, Some(64), "of a prompt of 79 tokens");
+}
+
+/// The head of the queue lacks a block, until one that it shares gets its name.
+#[test]
+fn whoever_waits_for_a_name_joins_when_there_is_one() {
+    let mut scene = quiet(true, true);
+    // The first has eight blocks for its whole life; of the second's six, five are missing at first
+    // and four are free.
+    (scene.times_max, scene.blocks) = (0, 13);
+    scene.requests.truncate(1);
+    scene.requests[0].prompt = 16;
+    let follows = Arrival {
+        gap_us: 5_000,
+        output: 10,
+        follows: Some(1),
+        ..scene.requests[0].clone()
+    };
+    scene.requests.push(follows);
+    let (jumped, _, _) = run(&scene, true, false);
+    let (stepped, _, _) = run(&scene, false, false);
+    assert_eq!(jumped.rows, stepped.rows);
+    let second = jumped.rows.iter().find(|row| row.request.get() == 1);
+    assert_eq!(second.unwrap().usage.cached_tokens, 32);
 }

@@ -250,6 +250,9 @@ struct Known {
     announced: bool,
     released: bool,
     preemptions: u32,
+    /// Its block table as the device has it, and how often it had been preempted when it had that.
+    table: Vec<BlockId>,
+    tabled_at: u32,
 }
 
 struct World {
@@ -368,6 +371,8 @@ impl World {
                     announced: false,
                     released: false,
                     preemptions: 0,
+                    table: Vec::new(),
+                    tabled_at: 0,
                 };
                 self.known.insert(RequestId::new(number), known);
             }
@@ -509,7 +514,7 @@ impl World {
         }
         // Whatever the failed step may have written means nothing.
         for segment in self.plan.segments() {
-            let table = self.plan.blocks(segment);
+            let table = &self.known[&segment.request].table;
             for position in segment.positions.clone() {
                 self.device
                     .remove(&place(table, position, self.setup.limits.block_size));
@@ -558,7 +563,7 @@ impl World {
         let block_size = self.setup.limits.block_size;
         for segment in self.plan.segments() {
             let known = &self.known[&segment.request];
-            let table = self.plan.blocks(segment);
+            let table = &known.table;
             let tokens = known.request.prompt().iter().chain(&known.outputs);
             let mut prefix = 0;
             for (position, token) in (0..segment.positions.end).zip(tokens) {
@@ -591,7 +596,7 @@ impl World {
         let mut seen = Vec::new();
         let mut written = BTreeMap::new();
         for segment in plan.segments() {
-            let known = &self.known[&segment.request];
+            let known = self.known.get_mut(&segment.request).unwrap();
             assert!(known.announced && known.terminal.is_none());
             assert!(
                 !seen.contains(&segment.request),
@@ -602,7 +607,13 @@ impl World {
             let tokens = known.request.prompt_tokens() + known.outputs.len() as u32;
             assert!(end <= tokens && end <= limits.context_max);
             assert_eq!(segment.sample, end == tokens);
-            let table = plan.blocks(segment);
+            // Only what is new of a table is told, unless its request has lost its blocks.
+            let starts_over = known.preemptions > known.tabled_at;
+            let kept = if starts_over { 0 } else { known.table.len() };
+            assert_eq!(segment.kept as usize, kept, "{segment:?}");
+            plan.update_table(segment, &mut known.table).unwrap();
+            known.tabled_at = known.preemptions;
+            let table = &known.table;
             assert!(table.len() as u32 >= limits.blocks_for(end));
             let valid = |block: &BlockId| (1..limits.blocks).contains(&block.get());
             assert!(table.iter().all(valid), "{table:?}");
@@ -737,7 +748,8 @@ impl World {
         }
         if self.in_flight {
             let segments = self.plan.segments().iter();
-            let mut held: Vec<_> = segments.flat_map(|s| self.plan.blocks(s)).collect();
+            let tables = segments.flat_map(|segment| &self.known[&segment.request].table);
+            let mut held: Vec<_> = tables.collect();
             held.sort();
             held.dedup();
             assert!(

@@ -96,14 +96,17 @@ pub(crate) struct Decoding {
 }
 
 impl Decoding {
-    /// `running` requests that have just sampled their first token, and `waiting` behind them.
-    pub(crate) fn new(running: u32, waiting: u32) -> Self {
+    /// `running` requests that have just sampled their first token, at contexts of about `context`
+    /// positions and a thousand more in the end, and `waiting` behind them.
+    pub(crate) fn new(running: u32, waiting: u32, context: u32) -> Self {
+        let block_size = 16;
+        let context_max = context + block_size + 2_000;
         let limits = Limits {
             sequences_max: running,
-            step_tokens_max: running * 128,
-            context_max: 8_192,
-            block_size: 16,
-            blocks: running * 512 + 1,
+            step_tokens_max: running * (context + block_size),
+            context_max,
+            block_size,
+            blocks: running * (context_max / block_size + 1) + 1,
         };
         let mock = Mock::new(MockConfig {
             limits,
@@ -117,12 +120,15 @@ impl Decoding {
             outcome: StepOutcome::new(),
             now: Time::ZERO,
         };
-        for id in 0..u64::from(running + waiting) {
-            // Prompts differ, so that nothing is shared.
-            let prompt: Arc<[TokenId]> = vec![TokenId::new(id as u32); 128].into();
-            let taken = decoding
-                .scheduler
-                .submit(Time::ZERO, request(id, Time::ZERO, prompt, 8_000));
+        for id in 0..running + waiting {
+            // Prompts differ, so that nothing is shared, and their last blocks fill in turns.
+            let tokens = match id < running {
+                true => context + id % block_size,
+                false => 128,
+            };
+            let prompt: Arc<[TokenId]> = vec![TokenId::new(id); tokens as usize].into();
+            let request = request(id.into(), Time::ZERO, prompt, 1_900);
+            let taken = decoding.scheduler.submit(Time::ZERO, request);
             assert!(taken.is_ok(), "{taken:?}");
         }
         decoding.step();
@@ -172,15 +178,17 @@ fn device(context_max: u32, block_size: u32, blocks: u32) -> Mock {
 }
 
 /// Requests of 256 tokens in and 64 out, arriving as a Poisson process at nine tenths of what the
-/// device can serve. One row for each.
-pub(crate) fn simulate_poisson(requests: usize) -> Vec<Row> {
+/// device can serve, none of whose prompts begins like another one. One row for each.
+pub(crate) fn simulate_poisson(requests: usize, reuse_prefixes: bool) -> Vec<Row> {
     let mock = device(4_096, 16, 64 * 24);
-    let scheduler = scheduler(mock.limits(), false);
-    let prompt: Arc<[TokenId]> = vec![TokenId::new(1); 256].into();
+    let scheduler = scheduler(mock.limits(), reuse_prefixes);
     // Each request takes a 64th of 64 decode steps and its prefill: 14 + 12.8 ms.
     let arrivals = Poisson::new(7, 0.9 / 0.026_8).take(requests);
     let requests = (0..).zip(arrivals);
-    let requests = requests.map(|(id, at)| request(id, at, Arc::clone(&prompt), 64));
+    let requests = requests.map(|(id, at)| {
+        let prompt = vec![TokenId::new(id as u32); 256];
+        request(id, at, prompt.into(), 64)
+    });
     Simulation::new(scheduler, mock)
         .run(&mut Arrivals::new(requests))
         .rows

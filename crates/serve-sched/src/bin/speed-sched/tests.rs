@@ -16,12 +16,14 @@ fn every_case_runs_at_a_small_size() {
         .into_iter()
         .for_each(|id| crowd.cancel(id));
 
-    let mut decoding = Decoding::new(3, 5);
+    let mut decoding = Decoding::new(3, 5, 40);
     (0..50).for_each(|_| decoding.step());
 
-    let rows = simulate_poisson(200);
-    assert_eq!(rows.len(), 200);
-    assert!(rows.iter().all(Row::is_finished));
+    for reuse_prefixes in [false, true] {
+        let rows = simulate_poisson(200, reuse_prefixes);
+        assert_eq!(rows.len(), 200);
+        assert!(rows.iter().all(Row::is_finished));
+    }
 }
 
 #[test]

@@ -318,4 +318,8 @@ impl Backend for Device {
         self.was_busy(step, elapsed);
         Some(elapsed)
     }
+
+    fn foresee(&self, request: RequestId, position: u32) -> Option<TokenId> {
+        self.fast.foresee(request, position)
+    }
 }
