@@ -15,6 +15,7 @@ mod ci;
 mod fetch;
 mod gpu_bench;
 mod matrix_check;
+mod mutants;
 mod openai;
 mod peers;
 mod python;
@@ -133,6 +134,9 @@ enum Task {
         books of every run balance; 1: not so."
     )]
     MatrixCheck,
+    /// Make deliberate faults in the scheduler one by one and see whether its tests notice
+    #[command(after_help = mutants::EXIT_CODES)]
+    Mutants(mutants::Options),
     /// Measure the decoder and the server on a GPU, unattended
     #[command(after_help = gpu_bench::EXIT_CODES)]
     GpuBench(gpu_bench::Options),
@@ -256,6 +260,7 @@ fn main() -> ExitCode {
             .map_err(Into::into),
         Task::OpenaiCheck => openai::run(),
         Task::Agreement(load) => agreement::run(&load),
+        Task::Mutants(options) => mutants::run(&options),
         Task::MatrixCheck => matrix_check::run(),
         Task::GpuBench(options) => gpu_bench::run(&options),
     };

@@ -8,6 +8,7 @@ use crate::admit::{Admit, QueueCap};
 use crate::batch::{Batch, Continuous};
 use crate::budget::{Budget, FirstCome};
 use crate::kv::KvSettings;
+use crate::lengths::{Lengths, SeenLengths};
 use crate::order::{Fifo, Order};
 use crate::victim::{NewestOfLowestClass, Preemption, Victim};
 
@@ -32,12 +33,14 @@ pub struct Policies {
     pub batch: Box<dyn Batch>,
     /// Which prompts get a step's tokens.
     pub budget: Box<dyn Budget>,
-    /// Who yields.
+    /// Who is preempted.
     pub victim: Box<dyn Victim>,
-    /// When and how often somebody yields.
+    /// When and how often.
     pub preemption: Preemption,
     /// How the KV cache is used.
     pub kv: KvSettings,
+    /// How long answers are expected to be, for admission policies that predict.
+    pub lengths: Box<dyn Lengths>,
 }
 
 impl Default for Policies {
@@ -51,6 +54,7 @@ impl Default for Policies {
             victim: Box::new(NewestOfLowestClass),
             preemption: Preemption::default(),
             kv: KvSettings::default(),
+            lengths: Box::new(SeenLengths::new()),
         }
     }
 }

@@ -571,7 +571,11 @@ impl Gate {
 
     /// What a request is expected to occupy.
     fn demand_of(&self, request: &Request, unseen: Unseen) -> Demand {
-        let output = self.lengths.expected(request, unseen);
+        let expected = self.lengths.expected(request, unseen);
+        let output = Expected {
+            tokens: expected.tokens.clamp(1, request.output_tokens_max()),
+            ..expected
+        };
         Demand::of(request.prompt_tokens(), output, self.block_size)
     }
 

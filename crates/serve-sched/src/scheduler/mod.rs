@@ -183,6 +183,7 @@ impl Scheduler {
         let mut gate = Gate::new(policies.admit, policies.order, sequences_max);
         gate.set_joinable(policies.batch.joins_running());
         gate.set_block_size(limits.block_size);
+        gate.set_lengths(policies.lengths);
         let mut scheduler = Self {
             limits,
             gate,

@@ -36,6 +36,7 @@ use crate::batch::{BATCH, BATCHES};
 use crate::budget::{BUDGET, BUDGETS};
 use crate::config::Policies;
 use crate::kv::KvSettings;
+use crate::lengths::SeenLengths;
 use crate::named::Named;
 use crate::order::{GroupId, ORDER, Order, OrderSettings};
 use crate::victim::{Preemption, VICTIM, VICTIMS};
@@ -185,6 +186,7 @@ impl Settings {
             victim: self.chosen(&VICTIM, VICTIMS)?,
             preemption: Preemption::of(self),
             kv: KvSettings::of(self),
+            lengths: Box::new(SeenLengths::new()),
         })
     }
 

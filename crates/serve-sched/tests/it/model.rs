@@ -22,6 +22,7 @@ use serve_sched::batch::{Batch, Continuous, OneAtATime, Static, Window};
 use serve_sched::budget::{BUDGETS, Budget, ClassFirst, InterTokenTarget};
 use serve_sched::journal::{Decision, Entry};
 use serve_sched::kv::KvSettings;
+use serve_sched::lengths::SeenLengths;
 use serve_sched::order::{ORDERS, OrderSettings};
 use serve_sched::victim::{Preemption, VICTIMS};
 use serve_sched::{Policies, Scheduler};
@@ -111,6 +112,7 @@ impl Setup {
                 watermark_blocks: self.watermark,
                 hash_key: 0,
             },
+            lengths: Box::new(SeenLengths::new()),
         }
     }
 

@@ -1,10 +1,13 @@
 //! Work that cannot be in time is not done, and little is refused that could have been.
 
+use std::collections::BTreeSet;
+
 use serve_core::mock::{CostModel, Mock, MockConfig};
 use serve_core::rng::Rng;
 use serve_core::{Backend as _, CancelReason, Limits, Request, RequestId, Span, Time, TokenId};
 use serve_sched::admit::{Admit, DeadlinePrediction};
 use serve_sched::kv::KvSettings;
+use serve_sched::lengths::{Expected, Lengths, Unseen};
 use serve_sched::sim::{Arrivals, Input, Poisson, Report, Row, Script, Simulation, Terminal};
 use serve_sched::{Policies, Scheduler};
 
@@ -49,6 +52,26 @@ fn prediction() -> Vec<Box<dyn Admit>> {
 fn ending_running() -> Vec<Box<dyn Admit>> {
     let policy = DeadlinePrediction::default().ending_running(true);
     vec![Box::new(policy)]
+}
+
+/// Knows the long ones, and nothing of the others but that they are short.
+struct Told(BTreeSet<RequestId>);
+
+impl Lengths for Told {
+    fn expected(&self, request: &Request, _unseen: Unseen) -> Expected {
+        let is_long = self.0.contains(&request.id());
+        Expected::certain(if is_long { 1_500 } else { 12 })
+    }
+
+    fn chance(&self, request: &Request, done: u32, more: u32) -> f64 {
+        let left = self
+            .expected(request, Unseen::Long)
+            .tokens
+            .saturating_sub(done);
+        f64::from(u8::from(left <= more))
+    }
+
+    fn ended(&mut self, _request: &Request, _output_tokens: u32, _by_itself: bool) {}
 }
 
 /// How a workload says how long its answers are.
@@ -178,6 +201,36 @@ fn what_only_time_tells_to_be_doomed_is_ended_while_it_runs() {
             "| nothing, ending what runs | {} | {} |",
             of(&control),
             of(&ending)
+        ),
+    );
+}
+
+/// A predictor of one's own knows what the limits do not tell, and nothing has to run for it to be found out.
+#[test]
+fn what_a_predictor_tells_to_be_doomed_is_not_done() {
+    let requests = requests(12, usize::MAX, Limit::Same);
+    let long =
+        |request: &&Request| device().token(request.id(), 10 + 11) != request.stop_tokens()[0];
+    let long = requests.iter().filter(long).map(Request::id).collect();
+    let control = run(Vec::new(), requests.clone());
+    let policies = Policies {
+        admit: prediction(),
+        lengths: Box::new(Told(long)),
+        ..Policies::default()
+    };
+    let told = Scheduler::new(device().limits(), policies).unwrap();
+    let report = Simulation::new(told, device()).run(&mut Arrivals::new(requests));
+    assert!(wasted(&control) > 0.7, "{}", wasted(&control));
+    assert!(wasted(&report) < 0.1, "{}", wasted(&report));
+    assert!(answered(report.rows.iter()) > answered(control.rows.iter()));
+    quoted(
+        "deadline-prediction",
+        &format!(
+            "| a predictor | {:.1}% | {:.1}% | {:.1}% | {:.1}% |",
+            100.0 * wasted(&control),
+            100.0 * answered(control.rows.iter()),
+            100.0 * wasted(&report),
+            100.0 * answered(report.rows.iter()),
         ),
     );
 }
