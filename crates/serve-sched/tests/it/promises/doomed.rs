@@ -4,8 +4,10 @@ use std::collections::BTreeSet;
 
 use serve_core::mock::{CostModel, Mock, MockConfig};
 use serve_core::rng::Rng;
-use serve_core::{Backend as _, CancelReason, Limits, Request, RequestId, Span, Time, TokenId};
-use serve_sched::admit::{Admit, DeadlinePrediction};
+use serve_core::{
+    Backend as _, CancelReason, Limits, Refusal, Request, RequestId, Span, Time, TokenId,
+};
+use serve_sched::admit::{Admit, DeadlinePrediction, Load, Watch};
 use serve_sched::kv::KvSettings;
 use serve_sched::lengths::{Expected, Lengths, Unseen};
 use serve_sched::sim::{Arrivals, Input, Poisson, Report, Row, Script, Simulation, Terminal};
@@ -305,4 +307,44 @@ fn nobody_starts_that_cannot_be_in_time() {
     assert!(unstarted);
     assert!(wasted(&report) < 0.05, "{}", wasted(&report));
     assert!(wasted(&run(Vec::new(), requests)) > 0.1);
+}
+
+/// Gives up each request that has generated so many tokens.
+struct GivesUpAfter(u32);
+
+impl Admit for GivesUpAfter {
+    fn name(&self) -> &'static str {
+        "gives-up-after"
+    }
+
+    fn admit(&mut self, _: &Request, _: &Load<'_>) -> Result<(), Refusal> {
+        Ok(())
+    }
+
+    fn watches(&self) -> Watch {
+        Watch::Running
+    }
+
+    fn gives_up(&mut self, _: &Request, done: u32, _: &Load<'_>) -> bool {
+        done >= self.0
+    }
+}
+
+/// Most tokens say nothing but themselves, and are booked as such.
+#[test]
+fn a_policy_that_watches_is_asked_whether_or_not_a_token_could_end_a_request() {
+    let request = |id: u64, stop_tokens: Vec<TokenId>| {
+        let prompt = vec![TokenId::new(1); 10];
+        let request = Request::new(RequestId::new(id), Time::ZERO, prompt, 100).unwrap();
+        let request = request.with_stop_tokens(stop_tokens);
+        request.with_deadline(Some(Time::from_millis(60_000)))
+    };
+    // One that is never sampled.
+    let requests = vec![request(0, vec![]), request(1, vec![TokenId::new(u32::MAX)])];
+    for tokens in [2, 20, 64] {
+        let report = run(vec![Box::new(GivesUpAfter(tokens))], requests.clone());
+        for row in &report.rows {
+            assert_eq!(row.usage.output_tokens, tokens, "{row:?}");
+        }
+    }
 }
