@@ -8,8 +8,8 @@ use serve_core::rng::Rng;
 use serve_core::{Request, Span, Time};
 use serve_sched::Policies;
 use serve_sched::admit::{
-    Admit, ConcurrencyLimit, Cost, DeadlinePrediction, LatencyBudget, QueueCap, Quota,
-    TokenBacklog, TokenBucket,
+    Admit, ConcurrencyLimit, Cost, DeadlinePrediction, FirstTokenBudget, LatencyBudget, QueueCap,
+    Quota, TokenBucket,
 };
 use serve_sched::sim::{Report, Row};
 
@@ -165,7 +165,7 @@ pub(super) fn deadline_prediction() -> Result<Chart, Box<dyn Error>> {
     })
 }
 
-pub(super) fn token_backlog() -> Result<Chart, Box<dyn Error>> {
+pub(super) fn first_token_budget() -> Result<Chart, Box<dyn Error>> {
     // One prompt in five is sixty times as long as the others; the answers are one word.
     let load = |rate: f64| {
         let mut lengths = Rng::new(4);
@@ -185,7 +185,7 @@ pub(super) fn token_backlog() -> Result<Chart, Box<dyn Error>> {
         sweep(4, 36, 2).map(point).collect()
     };
     Ok(Chart {
-        title: "A token backlog counts the tokens of waiting prompts, not the prompts",
+        title: "A first-token budget counts what waiting prompts take, not the prompts",
         setting: "8 slots for 2 min, prompts of 50 tokens and, one in five, of 3,000",
         x: Axis {
             min: 4.0,
@@ -194,9 +194,9 @@ pub(super) fn token_backlog() -> Result<Chart, Box<dyn Error>> {
         y: Axis::to(6.0, "p99 time to first token (s)"),
         series: vec![
             Series::new(
-                "what fits into 1 s may wait",
+                "budget of 1 s",
                 Role::Policy,
-                first_token(&|| vec![Box::new(TokenBacklog::new(Span::from_secs(1)))])?,
+                first_token(&|| vec![Box::new(FirstTokenBudget::new(Span::from_secs(1)))])?,
             ),
             Series::new(
                 "32 requests may wait",

@@ -22,7 +22,7 @@ pub(crate) const CHARTS: &[(&str, Make)] = &[
     ("token-bucket", admit::token_bucket),
     ("latency-budget", admit::latency_budget),
     ("deadline-prediction", admit::deadline_prediction),
-    ("token-backlog", admit::token_backlog),
+    ("first-token-budget", admit::first_token_budget),
     ("concurrency-limit", admit::concurrency_limit),
     ("in-flight-limits", in_flight::limits),
     ("fixed", concurrency::fixed),
