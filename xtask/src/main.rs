@@ -94,6 +94,10 @@ enum Task {
     /// Load servers beyond their capacity and compare what is promised with what they do
     #[command(after_help = "Exit code 0: every promise was kept; 1: one was broken.")]
     Promise {
+        /// In virtual time instead, each admission policy beside its control, where slots and where memory is the
+        /// limit
+        #[arg(long)]
+        simulated: bool,
         /// One JSON object a line
         #[arg(long)]
         json: bool,
@@ -249,7 +253,13 @@ fn main() -> ExitCode {
             cargo::run_bin("campaign", requests.into_iter().chain(seed).chain(json))
         }
         Task::Sanitize(options) => sanitize::run(&options),
-        Task::Promise { json } => beside_serve("promise", json.then_some("--json")),
+        Task::Promise { simulated, json } => {
+            let json = json.then_some("--json");
+            match simulated {
+                true => cargo::run_bin("serve-bench", ["promises"].into_iter().chain(json)),
+                false => beside_serve("promise", json),
+            }
+        }
         Task::FetchModel {
             model,
             dir,

@@ -42,6 +42,8 @@ enum Command {
     Sweep(commands::sweep::Sweep),
     /// Run a workload through the scheduler in virtual time, on a pretended device
     Simulate(commands::simulate::Simulate),
+    /// Compare what admission promises with what comes of it, in virtual time, beside the same requests without
+    Promises(commands::promises::Promises),
     /// Measure step times, fit the mock's cost model to them, and check that it predicts
     Calibrate(commands::calibrate::Calibrate),
     /// Measure the control matrix: pairs one setting apart, beside what others have published
@@ -59,6 +61,7 @@ async fn main() -> ExitCode {
         Command::Report(options) => commands::report::run(&options),
         Command::Sweep(options) => commands::sweep::run(&options).await,
         Command::Simulate(options) => commands::simulate::run(&options),
+        Command::Promises(options) => commands::promises::run(&options),
         Command::Calibrate(options) => commands::calibrate::run(&options).await,
         Command::Matrix(options) => commands::matrix::run(&options).await,
     };

@@ -6,6 +6,7 @@ pub(crate) mod compare;
 pub(crate) mod lab;
 pub(crate) mod matrix;
 pub(crate) mod pretended;
+pub(crate) mod promises;
 pub(crate) mod report;
 pub(crate) mod run;
 pub(crate) mod self_test;

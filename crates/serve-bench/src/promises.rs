@@ -1,0 +1,247 @@
+//! What admission promises and what comes of it, in virtual time: each policy of a real server's settings beside the
+//! same requests without it, below and above the capacity, where slots are the limit and where memory is.
+//!
+//! It is not a measurement: there is no edge and no clock, so the same seeds give the same table on every machine.
+//! The capacity is what the simulated device answers in a second when everybody waits from the start.
+
+mod case;
+
+use serde::Serialize;
+
+use crate::table::{Table, number, percent};
+pub use case::{Binding, Kept, PromisesError};
+
+/// Loads, as multiples of the capacity.
+pub const LOADS: [f64; 4] = [0.9, 1.2, 2.0, 4.0];
+
+/// A policy, and what it promises of the requests that it takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Promise {
+    /// The end within the target.
+    LatencyBudget,
+    /// The first token within the target.
+    FirstTokenBudget,
+    /// The end by each request's own deadline.
+    DeadlineAdmission,
+    /// A start at once. It refuses whatever would wait, so no goodput is promised.
+    ConcurrencyLimit,
+}
+
+impl Promise {
+    /// All of them, in the order of the table.
+    pub const ALL: [Self; 4] = [
+        Self::LatencyBudget,
+        Self::FirstTokenBudget,
+        Self::DeadlineAdmission,
+        Self::ConcurrencyLimit,
+    ];
+
+    /// The setting that turns it on, and its value.
+    pub const fn setting(self) -> (&'static str, &'static str) {
+        match self {
+            Self::LatencyBudget => ("latency_budget", "6"),
+            Self::FirstTokenBudget => ("first_token_budget", "3"),
+            Self::DeadlineAdmission => ("deadline_admission", "true"),
+            Self::ConcurrencyLimit => ("concurrency_limit", "true"),
+        }
+    }
+
+    /// The promised time, in seconds. A start at once may take as long as the step that runs.
+    pub const fn target_s(self) -> f64 {
+        match self {
+            Self::LatencyBudget | Self::DeadlineAdmission => 6.0,
+            Self::FirstTokenBudget => 3.0,
+            Self::ConcurrencyLimit => 0.3,
+        }
+    }
+
+    /// Whether it is kept: p99 within 5% of the target, within 10% beyond twice the capacity; below the
+    /// capacity nobody refused (one in 2,000 at most), above it 95% of the capacity answered in time.
+    pub fn is_kept(self, load: f64, kept: &Kept) -> bool {
+        let slack = if load > 2.0 { 0.10 } else { 0.05 };
+        let in_time = kept
+            .p99_s
+            .is_some_and(|p99| p99 <= self.target_s() * (1.0 + slack));
+        let useful = match load < 1.0 {
+            true => kept.refused < 0.0005,
+            false => kept.goodput >= 0.95,
+        };
+        in_time && (useful || self == Self::ConcurrencyLimit)
+    }
+}
+
+/// A promise at a load, with and without the policy: of each number the worst of the seeds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Line {
+    /// What the limit is.
+    pub binding: Binding,
+    /// What is promised.
+    pub promise: Promise,
+    /// The load, as a multiple of the capacity.
+    pub load: f64,
+    /// With the policy.
+    pub on: Kept,
+    /// The same requests, and nobody is refused.
+    pub control: Kept,
+    /// Whether the promise is kept.
+    pub kept: bool,
+}
+
+/// How much is simulated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Requests at each load.
+    pub requests: u32,
+    /// One set of arrivals each.
+    pub seeds: Vec<u64>,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self {
+            requests: 3_000,
+            seeds: vec![1, 2, 3],
+        }
+    }
+}
+
+/// Simulates every promise at every load, where slots and where memory is the limit.
+///
+/// # Errors
+///
+/// [`PromisesError`] when a setting or a workload is refused.
+pub fn promises(plan: &Plan) -> Result<Vec<Line>, PromisesError> {
+    let mut lines = Vec::new();
+    for binding in Binding::ALL {
+        let capacity_per_s = binding.capacity_per_s()?;
+        for promise in Promise::ALL {
+            for load in LOADS {
+                let (mut on, mut control) = (None, None);
+                for &seed in &plan.seeds {
+                    let point = case::Point {
+                        binding,
+                        promise,
+                        capacity_per_s,
+                        load,
+                        seed,
+                        requests: plan.requests,
+                    };
+                    on = Some(point.keep(true)?.or_worse(on));
+                    control = Some(point.keep(false)?.or_worse(control));
+                }
+                let (Some(on), Some(control)) = (on, control) else {
+                    continue;
+                };
+                lines.push(Line {
+                    kept: promise.is_kept(load, &on),
+                    binding,
+                    promise,
+                    load,
+                    on,
+                    control,
+                });
+            }
+        }
+    }
+    Ok(lines)
+}
+
+/// The lines for a person.
+pub fn table(lines: &[Line]) -> Table {
+    let columns = [
+        "limit",
+        "promise",
+        "load",
+        "target s",
+        "p99 s",
+        "goodput",
+        "refused",
+        "control p99 s",
+        "control goodput",
+        "verdict",
+    ];
+    let mut table = Table::new("", &columns);
+    for line in lines {
+        let (name, _) = line.promise.setting();
+        table.row([
+            line.binding.name().to_owned(),
+            name.to_owned(),
+            format!("{:.1}", line.load),
+            number(Some(line.promise.target_s())),
+            number(line.on.p99_s),
+            percent(Some(line.on.goodput)),
+            percent(Some(line.on.refused)),
+            number(line.control.p99_s),
+            percent(Some(line.control.goodput)),
+            if line.kept { "kept" } else { "BROKEN" }.to_owned(),
+        ]);
+    }
+    table.note(
+        "p99: of the end, the first token or (concurrency_limit) the start, of answered requests",
+    );
+    table.note(
+        "goodput: answers in time over those that the device can give; refused: of all requests",
+    );
+    table.note(
+        "control: the same requests with queue_cap=0 and no such policy, so that nobody is refused",
+    );
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept(p99_s: f64, goodput: f64, refused: f64) -> Kept {
+        Kept {
+            p99_s: Some(p99_s),
+            goodput,
+            refused,
+        }
+    }
+
+    #[test]
+    fn a_promise_is_broken_by_time_by_goodput_and_by_needless_refusals() {
+        let promise = Promise::LatencyBudget;
+        assert!(promise.is_kept(2.0, &kept(6.2, 0.96, 0.5)));
+        assert!(!promise.is_kept(2.0, &kept(6.4, 0.96, 0.5)));
+        assert!(promise.is_kept(4.0, &kept(6.4, 0.96, 0.7)));
+        assert!(!promise.is_kept(2.0, &kept(3.0, 0.94, 0.5)));
+        assert!(!promise.is_kept(0.9, &kept(3.0, 0.99, 0.01)));
+        assert!(!promise.is_kept(0.9, &Kept::default()));
+        let at_once = Promise::ConcurrencyLimit;
+        assert!(at_once.is_kept(2.0, &kept(0.1, 0.5, 0.5)));
+        assert!(!at_once.is_kept(2.0, &kept(0.4, 0.99, 0.5)));
+    }
+
+    #[test]
+    fn the_worst_of_two_seeds_is_worst_in_each_number() {
+        let worst = kept(1.0, 0.9, 0.2).or_worse(Some(kept(2.0, 0.95, 0.1)));
+        assert_eq!(worst, kept(2.0, 0.9, 0.2));
+        // A seed in which nobody was answered has no p99, and nothing is worse.
+        let none = Kept {
+            p99_s: None,
+            ..worst
+        };
+        assert_eq!(kept(1.0, 1.0, 0.0).or_worse(Some(none)).p99_s, None);
+    }
+
+    #[test]
+    fn the_control_breaks_above_capacity_what_the_policy_keeps_and_the_table_is_fixed() {
+        let plan = Plan {
+            requests: 1_500,
+            seeds: vec![1],
+        };
+        let lines = promises(&plan).unwrap();
+        assert_eq!(lines.len(), 2 * Promise::ALL.len() * LOADS.len());
+        for line in lines.iter().filter(|line| line.load >= 2.0) {
+            assert!(!line.promise.is_kept(line.load, &line.control), "{line:?}");
+            assert_eq!(line.control.refused, 0.0, "{line:?}");
+            assert!(line.on.refused > 0.3, "{line:?}");
+            assert!(line.on.goodput > line.control.goodput, "{line:?}");
+        }
+        assert_eq!(table(&lines).rows.len(), lines.len());
+        assert_eq!(lines, promises(&plan).unwrap());
+    }
+}

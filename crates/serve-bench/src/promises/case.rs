@@ -1,0 +1,203 @@
+//! One promise at one load: the server, its requests, and what came of them.
+
+use std::path::Path;
+
+use serde::Serialize;
+use serve_core::Span;
+use thiserror::Error;
+
+use super::Promise;
+use crate::analyse::quantile::Sample;
+use crate::record::{Outcome, Record};
+use crate::servers::Settings;
+use crate::simulate::{ModelError, ServerModel, SimulateError, simulate};
+use crate::spec::{Spec, SpecError};
+use crate::workload::{Workload, WorkloadError};
+
+/// Promises that cannot be simulated.
+#[derive(Debug, Error)]
+pub enum PromisesError {
+    /// The specification is none.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// The workload cannot be made.
+    #[error(transparent)]
+    Workload(#[from] WorkloadError),
+    /// There is no such server.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// It cannot be simulated.
+    #[error(transparent)]
+    Simulate(#[from] SimulateError),
+}
+
+/// What keeps more requests from running at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Binding {
+    /// Sixteen places in a batch, and memory for many more.
+    Slots,
+    /// Memory for sixteen requests, and places for 256.
+    Memory,
+}
+
+impl Binding {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Slots, Self::Memory];
+
+    /// Its name in the table.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Slots => "slots",
+            Self::Memory => "memory",
+        }
+    }
+
+    /// What the server is started with, apart from the policy.
+    pub fn settings(self) -> Settings {
+        let (max_batch, kv_tokens) = match self {
+            Self::Slots => ("16", "131072"),
+            Self::Memory => ("256", "8448"),
+        };
+        let base = Settings::default()
+            .with("queue_cap", "0")
+            .with("prefix_cache", "false");
+        base.with("max_batch", max_batch)
+            .with("kv_tokens", kv_tokens)
+    }
+
+    /// Tokens of a prompt and of an answer.
+    const fn tokens(self) -> (u32, u32) {
+        match self {
+            Self::Slots => (100, 60),
+            Self::Memory => (480, 48),
+        }
+    }
+
+    fn workload(
+        self,
+        arrivals: &str,
+        requests: u32,
+        seed: u64,
+        rest: &str,
+    ) -> Result<Workload, PromisesError> {
+        let (prompt, answer) = self.tokens();
+        let text = format!(
+            "seed = {seed}\nrequests = {requests}\n{arrivals}\n[request]\nendpoint = \"token_ids\"\n\
+             vocabulary = {{ min = 256, max = 1000 }}\nignore_eos = true\n[[prompts]]\nname = \"alike\"\n\
+             tokens = {{ fixed = {prompt} }}\noutput_tokens = {{ fixed = {answer} }}\n[measure]\n\
+             timeout_s = 1000000\n{rest}"
+        );
+        Ok(Workload::new(
+            Spec::parse("promises", &text)?,
+            Path::new(""),
+        )?)
+    }
+
+    /// Answers a second when everybody waits from the start.
+    ///
+    /// # Errors
+    ///
+    /// [`PromisesError`] when it cannot be simulated.
+    pub fn capacity_per_s(self) -> Result<f64, PromisesError> {
+        const WAITING: u32 = 1_500;
+        let arrivals = format!("[arrivals.waves]\nsize = {WAITING}\nevery_s = 1");
+        let workload = self.workload(&arrivals, WAITING, 1, "")?;
+        let server = ServerModel::new(&self.settings())?;
+        let simulated = simulate(&workload, &server, Span::ZERO, |_| {})?;
+        Ok(f64::from(WAITING) / simulated.end.as_secs_f64())
+    }
+}
+
+/// A promise at a load with one seed.
+pub(super) struct Point {
+    pub(super) binding: Binding,
+    pub(super) promise: Promise,
+    pub(super) capacity_per_s: f64,
+    pub(super) load: f64,
+    pub(super) seed: u64,
+    pub(super) requests: u32,
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Kept {
+    /// The p99 of what is promised, of answered requests, in seconds; none if nobody was answered.
+    pub p99_s: Option<f64>,
+    /// Answers in time over those that the device can give.
+    pub goodput: f64,
+    /// The share of all that was refused.
+    pub refused: f64,
+}
+
+impl Kept {
+    /// The worst of both in each number.
+    pub(super) fn or_worse(self, other: Option<Self>) -> Self {
+        let other = other.unwrap_or(self);
+        Self {
+            p99_s: self.p99_s.zip(other.p99_s).map(|(one, two)| one.max(two)),
+            goodput: self.goodput.min(other.goodput),
+            refused: self.refused.max(other.refused),
+        }
+    }
+}
+
+impl Point {
+    /// Simulates it with the policy, or without.
+    pub(super) fn keep(&self, with_policy: bool) -> Result<Kept, PromisesError> {
+        let (name, value) = self.promise.setting();
+        let settings = self.binding.settings();
+        let settings = match with_policy {
+            true => settings.with(name, value),
+            false => settings,
+        };
+        let rest = match self.promise {
+            Promise::DeadlineAdmission => {
+                let deadline_ms = self.promise.target_s() * 1e3;
+                format!("[[classes]]\nname = \"paid\"\ndeadline_ms = {deadline_ms}\n")
+            }
+            _ => String::new(),
+        };
+        let arrivals = format!(
+            "[arrivals.poisson]\nrate_per_s = {}",
+            self.load * self.capacity_per_s
+        );
+        let workload = self
+            .binding
+            .workload(&arrivals, self.requests, self.seed, &rest)?;
+        let mut rows = Vec::new();
+        let server = ServerModel::new(&settings)?;
+        simulate(&workload, &server, Span::ZERO, |row| rows.push(row))?;
+        Ok(self.kept(&rows))
+    }
+
+    fn kept(&self, rows: &[Record]) -> Kept {
+        let answered = rows.iter().filter(|row| row.outcome == Outcome::Ok);
+        let times = answered.filter_map(|row| self.took_s(row));
+        let times = times.collect::<Vec<_>>();
+        let target_s = self.promise.target_s();
+        let in_time = times.iter().filter(|time| **time <= target_s).count() as f64;
+        let last_ns = rows.iter().map(|row| row.scheduled_ns).max().unwrap_or(0);
+        let able = self.capacity_per_s * last_ns as f64 / 1e9;
+        let refused = rows
+            .iter()
+            .filter(|row| row.outcome == Outcome::Refused)
+            .count();
+        let all = rows.len() as f64;
+        Kept {
+            p99_s: Sample::new(times.into_iter().map(|time| (0, time))).quantile(0.99),
+            goodput: in_time / able.min(all),
+            refused: refused as f64 / all,
+        }
+    }
+
+    /// How long an answered request took to what is promised.
+    fn took_s(&self, row: &Record) -> Option<f64> {
+        let since = |at_ns: u64| (at_ns - row.scheduled_ns) as f64 / 1e9;
+        match self.promise {
+            Promise::LatencyBudget | Promise::DeadlineAdmission => row.end_ns.map(since),
+            Promise::FirstTokenBudget => row.first_token_ns().map(since),
+            Promise::ConcurrencyLimit => Some(row.timings?.queue_ms? / 1e3),
+        }
+    }
+}
