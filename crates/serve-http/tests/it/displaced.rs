@@ -112,7 +112,7 @@ async fn a_flood_makes_room_for_another_tenant_where_the_order_is_fair() {
         let (server, gate) = gated(Box::new(FairTenants::default())).await;
         let short = json!({"prompt": "x", "max_tokens": 2});
         // So that it is known how long a request takes.
-        let first = answered(&gate, ask(&server, "light", &short)).await;
+        let first = answered(&gate, ask(&server, "flood", &short)).await;
         assert_eq!(first.status, 200, "{}", first.body);
         let mut flooding = flood(&server, stream).await;
         let newest = ask(&server, "flood", &long(stream)).await.unwrap();
