@@ -88,7 +88,7 @@ impl Places {
         })
     }
 
-    /// Waits until all places are free, and keeps them.
+    /// Waits until all places are free, and lets nobody in meanwhile.
     pub(super) async fn all_free(&self) {
         // Who holds all places has seen every request leave. The semaphore is never closed.
         let _ = self.free.acquire_many(2 * self.share).await;
