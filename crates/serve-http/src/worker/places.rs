@@ -126,12 +126,12 @@ mod tests {
 
     use super::*;
 
-    fn tenant(id: u64) -> TenantId {
+    fn tenant(id: u32) -> TenantId {
         TenantId::new(id)
     }
 
     /// As many places as a tenant gets, up to `max`.
-    fn flood(places: &Arc<Places>, id: u64, max: usize) -> Vec<Place> {
+    fn flood(places: &Arc<Places>, id: u32, max: usize) -> Vec<Place> {
         let one = || places.reserve(tenant(id)).ok();
         std::iter::from_fn(one).take(max).collect()
     }
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn however_many_flood_it_another_finds_a_place_and_nobody_is_refused_before_its_half() {
         for share in [1_u32, 2, 7, 272] {
-            for floods in 1..=u64::from(share.min(9)) {
+            for floods in 1..=share.min(9) {
                 let places = Places::new(share);
                 let held: Vec<_> = (0..floods)
                     .map(|id| flood(&places, id, usize::MAX))
