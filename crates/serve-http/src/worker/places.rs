@@ -4,7 +4,7 @@
 //! of it; so places bound the memory that requests take. Who of those that wait goes first is not decided
 //! here but by the scheduler's order, which must see a request to do so. Hence the rule: a tenant may have
 //! no more places than are left free (the dynamic threshold of Choudhury and Hahne, 1998). There are twice
-//! as many as one tenant can use, so alone it has half of them, `k` that all ask for more leave one in
+//! as one tenant can use, so alone it has half of them. Each that floods leaves half of what was free, and
 //! nobody is refused while the places taken are fewer than half of all.
 
 use std::collections::HashMap;
