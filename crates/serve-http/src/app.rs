@@ -173,6 +173,7 @@ async fn answer<A: Ask>(
     drop(body);
     let (header, mut generation) = ask.start(serving, terms).await?;
     if stream {
+        generation.begun().await?;
         if let Some(arrived) = arrived.take() {
             generation.answers(arrived);
         }

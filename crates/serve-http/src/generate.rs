@@ -97,6 +97,21 @@ impl Generation {
         self.scores.is_some()
     }
 
+    /// Waits until the engine has begun with the request: as long as it waits, it can still be refused
+    /// like one that has just come.
+    ///
+    /// # Errors
+    ///
+    /// The [`Problem`] that ended it first.
+    pub async fn begun(&mut self) -> Result<(), Problem> {
+        let update = self.update().await;
+        // No text comes before the start has been told.
+        match self.turn(update, &mut String::new()) {
+            Turn::Fail(problem) => Err(self.failed(problem)),
+            Turn::GoOn | Turn::End(_) => Ok(()),
+        }
+    }
+
     /// The next piece; `None` after the last one or after a problem.
     pub async fn next(&mut self) -> Option<Result<Piece, Problem>> {
         if let Some(end) = self.end.take() {
@@ -125,14 +140,7 @@ impl Generation {
                     }
                     self.end = Some(end);
                 }
-                Turn::Fail(problem) => {
-                    self.ticket = None;
-                    self.log.outcome = problem.kind().code;
-                    if let Some(arrived) = self.arrived.take() {
-                        arrived.failed(&problem);
-                    }
-                    return Some(Err(problem));
-                }
+                Turn::Fail(problem) => return Some(Err(self.failed(problem))),
             }
             if !text.is_empty() || !tokens.is_empty() {
                 return Some(Ok(Piece::Text { text, tokens }));
@@ -155,6 +163,16 @@ impl Generation {
             Some(ticket) => ticket.next().await,
             None => Update::EngineStopped,
         }
+    }
+
+    /// The answer has ended with a problem.
+    fn failed(&mut self, problem: Problem) -> Problem {
+        self.ticket = None;
+        self.log.outcome = problem.kind().code;
+        if let Some(arrived) = self.arrived.take() {
+            arrived.failed(&problem);
+        }
+        problem
     }
 
     /// Takes in one update; its text goes to `out`.

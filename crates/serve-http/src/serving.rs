@@ -83,7 +83,7 @@ impl Serving {
     ) -> Result<(Header, Generation), Problem> {
         let arrival = self.worker.now();
         self.check_model(&chat.options)?;
-        let place = self.worker.reserve()?;
+        let place = self.worker.reserve(terms.tenant)?;
         let ChatRequest {
             messages,
             template_variables,
@@ -122,7 +122,7 @@ impl Serving {
 
         let arrival = self.worker.now();
         self.check_model(&completion.options)?;
-        let place = self.worker.reserve()?;
+        let place = self.worker.reserve(terms.tenant)?;
         let prompt = match completion.prompt {
             Prompt::Text(prompt) => {
                 let text = Arc::clone(&self.text);
@@ -286,7 +286,7 @@ impl Serving {
             endpoint: Endpoint::Completion,
             param: "prompt",
             arrival: self.worker.now(),
-            place: self.worker.reserve()?,
+            place: self.worker.reserve(TenantId::default())?,
             prompt: vec![TokenId::new(0)],
             output_tokens_default: 1,
             terms: Terms::default(),

@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serve_core::{CancelReason, Event, EventKind, Request, RequestId, Time};
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::mpsc;
 
 use super::clock::Clock;
 use super::desk::{Desk, EngineNumber};
+use super::places::Place;
 use crate::metrics::Metrics;
 
 /// What one request's task is told.
@@ -54,23 +55,13 @@ pub(super) enum Message {
     EngineLost(EngineNumber),
 }
 
-/// A place among the requests that may be in the server at once. Dropping it gives it back.
-#[derive(Debug)]
-pub struct Place(#[expect(dead_code, reason = "held for its drop")] OwnedSemaphorePermit);
-
-impl Place {
-    pub(super) fn new(permit: OwnedSemaphorePermit) -> Self {
-        Self(permit)
-    }
-}
-
 #[derive(Debug)]
 struct Entry {
     /// Holds one slot more than the updates that may lie in it, for the last update.
     updates: mpsc::Sender<Update>,
     engine: EngineNumber,
     deadline: Option<Time>,
-    _place: Place,
+    place: Place,
 }
 
 /// What is entered of a request.
@@ -110,7 +101,7 @@ impl Live {
             updates,
             engine,
             deadline: request.deadline,
-            _place: place,
+            place,
         };
         self.lock().insert(request.id, entry);
     }
@@ -132,7 +123,7 @@ impl Live {
             let Some(entry) = entries.get(&id) else {
                 continue;
             };
-            let last = update.is_last();
+            let (last, displaced) = (update.is_last(), is_displaced(&update));
             if is_late(&update) {
                 called_off.extend(entry.deadline);
             }
@@ -145,8 +136,11 @@ impl Live {
                     behind.push(id);
                 }
             }
-            if last {
-                entries.remove(&id);
+            if last && let Some(gone) = entries.remove(&id) {
+                match displaced {
+                    true => drop(gone.place),
+                    false => gone.place.ended(),
+                }
             }
         }
         drop(entries);
@@ -178,6 +172,14 @@ impl Live {
         // Nothing here panics half-way through a change, so a poisoned table is a sound one.
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether it says that the request had to make room for another.
+fn is_displaced(update: &Update) -> bool {
+    let Update::Happened(event) = update else {
+        return false;
+    };
+    matches!(event.kind, EventKind::Displaced { .. })
 }
 
 /// Whether it says that the request's time was up.

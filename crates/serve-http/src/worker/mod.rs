@@ -10,6 +10,7 @@ mod desk;
 mod drive;
 mod live;
 mod past;
+mod places;
 mod supervise;
 
 use std::io;
@@ -17,10 +18,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use serve_core::{Backend, CancelReason, Limit, Limits, Refusal, Request, RequestId, Span, Time};
+use serve_core::{
+    Backend, CancelReason, Limit, Limits, Refusal, Request, RequestId, Span, TenantId, Time,
+};
 use serve_sched::{ConfigError, Policies, Scheduler, Stats};
 use thiserror::Error;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 
 use crate::error::Problem;
 use crate::lifecycle::{Lifecycle, State};
@@ -28,9 +31,11 @@ use crate::metrics::Metrics;
 pub(crate) use clock::Clock;
 use desk::{Desk, Turned};
 use live::{Entered, Live, WayOut};
+use places::Places;
 use supervise::Supervisor;
 
-pub use live::{Place, Update};
+pub use live::Update;
+pub use places::Place;
 pub use supervise::Rebuild;
 
 /// Steps whose updates may be on their way to the requests' tasks at once. When the async side
@@ -45,8 +50,7 @@ const UNREAD_MAX: usize = 4_096;
 pub struct Worker {
     desk: Arc<Desk>,
     live: Arc<Live>,
-    places: Arc<Semaphore>,
-    places_max: u32,
+    places: Arc<Places>,
     limits: Limits,
     clock: Clock,
     next_id: AtomicU64,
@@ -64,8 +68,8 @@ pub enum WorkerError {
 }
 
 impl Worker {
-    /// Starts the thread. At most `queue_cap` requests are in the server beside those that the
-    /// device can run at once; 0 lets any number in. After a panic `rebuild` makes another
+    /// Starts the thread. At most `queue_cap` requests of one tenant are in the server beside those that
+    /// the device can run at once, and twice as many of all together; 0 lets any number in. After a panic `rebuild` makes another
     /// engine, and `lifecycle` is told; without it, or when it keeps failing, nothing is taken any
     /// more. Must be called inside a tokio runtime.
     ///
@@ -84,9 +88,9 @@ impl Worker {
         let scheduler = Scheduler::new(limits, policies)?;
         let clock = Clock::start();
         let desk = Arc::new(Desk::new(scheduler, clock));
-        let places_max = match queue_cap {
-            0 => u32::MAX >> 3, // what a semaphore can count on every platform
-            cap => cap.saturating_add(limits.sequences_max).min(u32::MAX >> 3),
+        let share = match queue_cap {
+            0 => Places::SHARE_MAX,
+            cap => cap.saturating_add(limits.sequences_max),
         };
         let live = Arc::new(Live::default());
         let (messages, received) = mpsc::channel(BATCHES_MAX);
@@ -111,8 +115,7 @@ impl Worker {
         Ok(Self {
             desk,
             live,
-            places: Arc::new(Semaphore::new(places_max as usize)),
-            places_max,
+            places: Places::new(share),
             limits,
             clock,
             next_id: AtomicU64::new(1),
@@ -134,23 +137,20 @@ impl Worker {
         RequestId::new(self.next_id.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Takes a place for a request that is about to come, before any work is done for it.
+    /// Takes a place for a request of `tenant` that is about to come, before any work is done for it.
     ///
     /// # Errors
     ///
-    /// A refusal for now, when as many requests are in the server as may be.
-    pub fn reserve(&self) -> Result<Place, Refusal> {
-        match Arc::clone(&self.places).try_acquire_owned() {
-            Ok(permit) => Ok(Place::new(permit)),
-            Err(_) => Err(Refusal::Later {
-                limit: Limit::Concurrency {
-                    in_flight: self.places_max,
-                    max: self.places_max,
-                },
-                // One place is enough.
-                retry_after: self.desk.time_to_drain(1),
-            }),
-        }
+    /// A refusal for now, when the tenant has as many requests in the server as it may beside the others'.
+    pub fn reserve(&self, tenant: TenantId) -> Result<Place, Refusal> {
+        self.places.reserve(tenant).map_err(|full| Refusal::Later {
+            limit: Limit::Concurrency {
+                in_flight: full.taken,
+                max: full.share,
+            },
+            // One place is enough, and each of those refused needs its own.
+            retry_after: self.desk.time_to_drain(full.refused),
+        })
     }
 
     /// Puts a request into the scheduler. Its place is given back when the engine has let go of it.
@@ -210,8 +210,7 @@ impl Worker {
 
     /// Waits until no request is in the server and keeps new ones from coming in.
     pub async fn idle(&self) {
-        // Whoever holds all places has seen every request leave. The semaphore is never closed.
-        let _ = self.places.acquire_many(self.places_max).await;
+        self.places.all_free().await;
     }
 
     /// Requests that the engine has not let go of.

@@ -123,12 +123,24 @@ async fn those_that_wait_leave_the_queue() {
     let (server, gate) = gated(Settings::default()).await;
     let slots = LIMITS.sequences_max as usize;
     let mut streams = Vec::new();
-    for _ in 0..slots + 6 {
+    for _ in 0..slots {
         streams.push(open(&server, &gate).await);
     }
-    let stats = server.service.serving().unwrap().worker().stats();
-    assert!(stats.waiting > 0, "{stats:?}");
+    let ask = || {
+        let handle = server.clone();
+        tokio::spawn(async move { handle.open(post(COMPLETION, long(true))).await })
+    };
+    let waiting: Vec<_> = (0..6).map(|_| ask()).collect();
+    let worker = server.service.serving().unwrap().worker();
+    while worker.live() < slots + waiting.len() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(worker.stats().waiting, 6);
     assert!(!streams[0].is_end_stream());
+    for request in &waiting {
+        assert!(!request.is_finished(), "a stream begins with its request");
+        request.abort();
+    }
     drop(streams);
     settled(&server, &gate).await;
 }

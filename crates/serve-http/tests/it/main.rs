@@ -12,6 +12,7 @@ mod binary;
 mod cancel;
 mod connections;
 mod deadlines;
+mod displaced;
 mod drain;
 mod faults;
 mod fuzz;
