@@ -273,6 +273,7 @@ impl Kept {
     fn of(report: &Report) -> Self {
         let rows = || report.rows.iter().filter(|row| row.tenant == LIGHT);
         let finished = || rows().filter(|row| row.is_finished());
+        assert!(finished().count() > 0, "nobody was answered");
         Self {
             answered: finished().count() as f64 / rows().count() as f64,
             wait: percentile(finished().filter_map(Row::waited), 99.0),
@@ -343,6 +344,11 @@ impl Beside {
 fn check(world: &World) {
     let alone = world.light(Guard::None, By::FairTenants, 0.0);
     for (guard, name, served) in GUARDS {
+        // A prompt that is being run leaves no step token, whoever has sent it.
+        let served = match (served, world.name) {
+            (Beside::Anyway, "steps") => Beside::No,
+            _ => served,
+        };
         let mut cells = [String::new(), String::new()];
         for times in LOADS {
             let control = world.light(guard, By::Fifo, times);
@@ -453,25 +459,43 @@ fn part_of_one_against_a_hundred(world: &World, guard: Guard, by: By) -> f64 {
     of_one.count() as f64 / all as f64
 }
 
+/// Of the limits by count, between the halves that are fair, and of predictions, which are learnt from the waits of all
+/// together, as far as they go.
 #[test]
-fn a_group_of_one_has_as_much_as_a_group_of_a_hundred() {
-    let (mut least, mut most, mut fifo_most) = (1.0_f64, 0.0_f64, 0.0_f64);
+fn a_group_of_one_has_its_part_beside_a_group_of_a_hundred() {
+    let mut parts = [(1.0_f64, 0.0_f64); 3];
+    let mut fifo_most = 0.0_f64;
     for world in WORLDS {
         for guard in FAIR_GUARDS {
             for by in [By::FairTenants, By::FairGroups] {
                 let part = part_of_one_against_a_hundred(&world, guard, by);
-                println!("GROUP {} {guard:?} {by:?}: {part}", world.name);
-                (least, most) = (least.min(part), most.max(part));
+                let (which, least) = match (guard, by) {
+                    (Guard::QueueCap | Guard::InFlight | Guard::TokenBucket, _) => (0, 0.48),
+                    (_, By::FairGroups) => (1, 0.45),
+                    _ => (2, 0.33),
+                };
+                let name = world.name;
+                assert!(
+                    (least..=0.52).contains(&part),
+                    "{name} {guard:?} {by:?}: {part}"
+                );
+                let (low, high) = parts[which];
+                parts[which] = (low.min(part), high.max(part));
             }
         }
         let fifo = part_of_one_against_a_hundred(&world, Guard::QueueCap, By::Fifo);
         fifo_most = fifo_most.max(fifo);
     }
     assert!(fifo_most < 0.3, "{fifo_most}");
-    let [least, most, fifo] = [least, most, fifo_most].map(|part| 100.0 * part);
+    let [counts, groups, tenants] = parts.map(|(low, high)| {
+        let (low, high) = (100.0 * low, 100.0 * high);
+        format!("{low:.0}% to {high:.0}%")
+    });
     let said = format!(
-        "the group of one was given {least:.0}% to {most:.0}% of all starts; first come, first served, behind a \
-         queue cap, at most {fifo:.0}%"
+        "the group of one had {counts} of all starts behind limits by count, and behind predictions {groups} with \
+         first come, first served inside of each group and {tenants} with fair tenants inside; under fifo, behind a \
+         queue cap, at most {:.0}%",
+        100.0 * fifo_most
     );
     quoted("fair-groups", &said);
 }
