@@ -5,6 +5,7 @@ mod bounds;
 mod budget;
 mod crowd;
 mod fairness;
+mod flood;
 mod limits;
 mod off;
 mod order;
