@@ -24,7 +24,7 @@ pub enum Promise {
     FirstTokenBudget,
     /// The end by each request's own deadline.
     DeadlineAdmission,
-    /// A start at once. It refuses whatever would wait, so no goodput is promised.
+    /// A first token without waiting for a place. It refuses whatever would wait, so no goodput is promised.
     ConcurrencyLimit,
 }
 
@@ -47,7 +47,7 @@ impl Promise {
         }
     }
 
-    /// The promised time, in seconds. A start at once may take as long as the step that runs.
+    /// The promised time, in seconds. Without waiting, a first token takes a few steps.
     pub const fn target_s(self) -> f64 {
         match self {
             Self::LatencyBudget | Self::DeadlineAdmission => 6.0,
@@ -178,7 +178,7 @@ pub fn table(lines: &[Line]) -> Table {
         ]);
     }
     table.note(
-        "p99: of the end, the first token or (concurrency_limit) the start, of answered requests",
+        "p99: of the end, or (first_token_budget, concurrency_limit) the first token, of answered requests",
     );
     table.note(
         "goodput: answers in time over those that the device can give; refused: of all requests",

@@ -196,8 +196,9 @@ impl Point {
         let since = |at_ns: u64| (at_ns - row.scheduled_ns) as f64 / 1e9;
         match self.promise {
             Promise::LatencyBudget | Promise::DeadlineAdmission => row.end_ns.map(since),
-            Promise::FirstTokenBudget => row.first_token_ns().map(since),
-            Promise::ConcurrencyLimit => Some(row.timings?.queue_ms? / 1e3),
+            Promise::FirstTokenBudget | Promise::ConcurrencyLimit => {
+                row.first_token_ns().map(since)
+            }
         }
     }
 }
