@@ -220,7 +220,7 @@ mod tests {
     use serve_core::{RequestId, Time, TokenId};
 
     use super::*;
-    use crate::admit::load::tests::{rounds_of, waiting};
+    use crate::load::tests::{rounds_of, waiting};
 
     /// One slot that takes 1.4 s for a request, has been at one for 0.3 s, and has two more waiting:
     /// 3.9 s of queue.

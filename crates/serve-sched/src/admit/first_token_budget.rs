@@ -76,8 +76,8 @@ mod tests {
 
     use super::*;
     use crate::Demand;
-    use crate::admit::load::tests::{crowded, steps_of_ten_ms};
     use crate::lengths::Expected;
+    use crate::load::tests::{crowded, steps_of_ten_ms};
 
     /// Steps of 10 ms and 1 ms for each prompt token, one slot, `ahead` prompts of 100 tokens and answers of 50
     /// waiting: 0.6 s each.

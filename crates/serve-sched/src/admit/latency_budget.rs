@@ -85,7 +85,7 @@ mod tests {
 
     use super::*;
     use crate::Pace;
-    use crate::admit::load::tests::{rounds_of, waiting};
+    use crate::load::tests::{rounds_of, waiting};
 
     /// The measured server: batches of 8 that take 1.09 s, a target of 2.5 s. The batch in flight
     /// started `age_ms` ago.

@@ -8,17 +8,16 @@ mod deadline_prediction;
 mod first_token_budget;
 mod in_flight_limits;
 mod latency_budget;
-mod load;
 mod queue_cap;
 mod token_bucket;
 
+pub use crate::load::Load;
+pub(crate) use crate::load::Room;
 pub use concurrency_limit::ConcurrencyLimit;
 pub use deadline_prediction::DeadlinePrediction;
 pub use first_token_budget::FirstTokenBudget;
 pub use in_flight_limits::{Bound, InFlightLimits};
 pub use latency_budget::LatencyBudget;
-pub use load::Load;
-pub(crate) use load::Room;
 pub use queue_cap::{QUEUE_CAP, QueueCap};
 pub use token_bucket::{Cost, Quota, TokenBucket};
 

@@ -6,10 +6,12 @@
 //! [`Gate::next_timeout`], [`Gate::load`]. The gate sends no events; who takes a request answers
 //! for it.
 
+mod figures;
 mod lanes;
 mod line;
 mod queue;
 mod started;
+mod watch;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,10 +20,10 @@ use serve_core::{CancelReason, Class, Limit, Refusal, Request, RequestId, Span, 
 
 use crate::admit::{Admit, Cause, Ended, Load, Room, Watch};
 use crate::demand::Demand;
-use crate::journal::{Decision, Journal, Sink};
+use crate::journal::{Decision, Journal};
 use crate::lengths::{Expected, Lengths, SeenLengths, Unseen};
 use crate::order::{Order, Place, Served, Waiting};
-use crate::pace::{Capacity, Pace, StepDone};
+use crate::pace::{Capacity, Pace};
 use queue::{Due, Entry, Queue};
 use started::Started;
 
@@ -308,55 +310,6 @@ impl Gate {
         }
     }
 
-    /// A step has run, of an engine that runs in steps.
-    pub(crate) fn stepped(&mut self, done: &StepDone) {
-        self.pace.stepped(done);
-    }
-
-    /// What the engine has beside slots.
-    pub(crate) fn set_room(&mut self, room: Room) {
-        self.room = room;
-    }
-
-    /// Which admitted requests are to be [asked about](Self::gives_up).
-    pub(crate) fn watch(&self) -> Watch {
-        self.watch
-    }
-
-    /// Whether an admission policy gives an admitted request up, of which `done` tokens have been generated and
-    /// so many prompt tokens are left to run.
-    pub(crate) fn gives_up(
-        &mut self,
-        now: Time,
-        request: &Request,
-        prompt_left: u32,
-        done: u32,
-    ) -> bool {
-        let asked = Asked {
-            ahead: Demand::default(),
-            own: Demand::of(prompt_left, Expected::certain(1), self.block_size),
-            class: request.class(),
-        };
-        let (policies, load) = self.policies_and_load(now, &asked);
-        policies
-            .iter_mut()
-            .any(|policy| policy.gives_up(request, done, &load))
-    }
-
-    /// The request that is next, if an admission policy gives it up.
-    pub(crate) fn head_given_up(&mut self, now: Time, prompt_left: u32, done: u32) -> bool {
-        let Some(slot) = self.head_in_time(now) else {
-            return false;
-        };
-        let request = Arc::clone(&self.queue.get(slot).request);
-        request.deadline().is_some() && self.gives_up(now, &request, prompt_left, done)
-    }
-
-    /// A running request has been stopped, to be put back when the caller is ready.
-    pub(crate) fn stopped(&mut self, id: RequestId) {
-        self.started.remove(id, None);
-    }
-
     /// Takes a request out of the queue because it was cancelled. `None` if it does not wait here.
     /// Whoever takes it out says that it has [ended](Self::ended).
     pub fn cancel(&mut self, now: Time, id: RequestId) -> Option<Arc<Request>> {
@@ -395,55 +348,14 @@ impl Gate {
         None
     }
 
-    /// When [`next_due`](Self::next_due) has something to do.
-    pub fn next_timeout(&self) -> Option<Time> {
-        self.queue.next_timeout()
-    }
-
     /// Takes nothing in from now on.
     pub fn drain(&mut self) {
         self.draining = true;
     }
 
-    /// Whether nothing is taken in any more.
-    pub fn is_draining(&self) -> bool {
-        self.draining
-    }
-
     /// Tells the order policy what a running request was given.
     pub fn served(&mut self, request: &Request, served: Served) {
         self.order.served(request, served);
-    }
-
-    /// Whether `id` waits here.
-    pub fn contains(&self, id: RequestId) -> bool {
-        self.queue.find(id).is_some()
-    }
-
-    /// Requests waiting.
-    pub fn len(&self) -> u32 {
-        self.queue.len() as u32
-    }
-
-    /// Whether nothing waits.
-    pub fn is_empty(&self) -> bool {
-        self.queue.len() == 0
-    }
-
-    /// Requests of `class` waiting.
-    pub fn len_of(&self, class: Class) -> u32 {
-        let rank = usize::from(class.rank());
-        self.by_class.get(rank).copied().unwrap_or(0)
-    }
-
-    /// Requests taken and not ended.
-    pub fn running(&self) -> u32 {
-        self.started.len() as u32
-    }
-
-    /// Since when the longest-waiting request waits.
-    pub fn oldest_since(&self) -> Option<Time> {
-        self.queue.oldest_since()
     }
 
     /// What admission policies are shown, as if by a request that goes after all that wait.
@@ -454,83 +366,6 @@ impl Gate {
             class: Class::HIGHEST,
         };
         load!(self, now, nobody)
-    }
-
-    /// How many requests the engine serves side by side; a limit that adapts changes it.
-    pub fn set_slots(&mut self, slots: u32) {
-        self.slots = slots;
-    }
-
-    /// Whether a waiting request may join what runs; it may, unless the engine runs batches that
-    /// nobody joins. Predictions of the wait depend on it.
-    pub fn set_joinable(&mut self, joinable: bool) {
-        self.joinable = joinable;
-    }
-
-    /// In blocks of how many positions the engine keeps its KV cache.
-    pub fn set_block_size(&mut self, block_size: u32) {
-        self.block_size = block_size;
-    }
-
-    /// Has the lengths of answers predicted by `lengths`.
-    pub fn set_lengths(&mut self, lengths: Box<dyn Lengths>) {
-        self.lengths = lengths;
-    }
-
-    /// How fast the engine has been, to be told of work done.
-    pub fn pace_mut(&mut self) -> &mut Pace {
-        &mut self.pace
-    }
-
-    /// Forgets what was measured: it was no sample of what is to come.
-    pub(crate) fn forget_pace(&mut self) {
-        self.pace = Pace::default();
-        self.lengths.forget();
-    }
-
-    /// Sends the gate's decisions to `sink`, or nowhere.
-    pub fn set_journal(&mut self, sink: Option<Box<dyn Sink>>) {
-        self.journal.set(sink);
-    }
-
-    /// The order policy's name.
-    pub fn order_name(&self) -> &str {
-        self.order.name()
-    }
-
-    pub(crate) fn journal(&mut self) -> &mut Journal {
-        &mut self.journal
-    }
-
-    /// Whether the head can change without an arrival, a start or a timeout.
-    pub(crate) fn head_is_stable(&self) -> bool {
-        self.queue.is_stable()
-    }
-
-    /// The next request in the order, whether or not its time to wait is over; if all are held, the one
-    /// that has waited longest.
-    pub(crate) fn next_id(&mut self, now: Time) -> Option<RequestId> {
-        let slot = self.queue.head(&*self.order, now);
-        let next = slot.map(|slot| self.queue.get(slot));
-        let next = next.or_else(|| self.queue.oldest());
-        next.map(|entry| entry.request.id())
-    }
-
-    /// From when on nobody passes a request; never is [`Time::MAX`].
-    pub(crate) fn ages_at(&self, request: &Request) -> Time {
-        self.order.ages_at(request).unwrap_or(Time::MAX)
-    }
-
-    /// The request that is next, and from when on nobody passes it.
-    pub(crate) fn head_and_age(&mut self, now: Time) -> Option<(Waiting<'_>, Time)> {
-        let slot = self.queue.head(&*self.order, now)?;
-        let head = self.queue.get(slot).view();
-        Some((head, self.ages_at(head.request)))
-    }
-
-    /// The place in the order of arrival that the next arrival will have.
-    pub(crate) fn next_sequence(&self) -> u64 {
-        self.sequence
     }
 
     /// Records a refusal and hands it back.

@@ -1,3 +1,5 @@
+//! What a bucket takes and gives back, and when.
+
 use proptest::prelude::*;
 use serve_core::{CancelReason, TokenId, Usage};
 

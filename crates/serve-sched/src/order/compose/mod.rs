@@ -2,11 +2,13 @@
 
 mod aging;
 mod instances;
+mod path;
 mod settings;
 mod tiers;
 
 pub use aging::Aging;
 pub(super) use instances::Instances;
+pub use path::{LEVELS_MAX, Path};
 pub(crate) use settings::OUTER;
 pub use settings::{OrderSettings, UnknownOrder};
 pub use tiers::Tiers;

@@ -298,13 +298,13 @@ impl std::fmt::Debug for Load<'_> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::lengths::Expected;
     use crate::pace::StepDone;
 
     /// Steps of 10 ms and 1 ms for each prompt token.
-    pub(in crate::admit) fn steps_of_ten_ms() -> Pace {
+    pub(crate) fn steps_of_ten_ms() -> Pace {
         let mut pace = Pace::default();
         for n in 0..2_000 {
             // Prompts now and then, and none of late.
@@ -324,7 +324,7 @@ pub(super) mod tests {
     }
 
     /// An engine whose `slots` are all taken and have left somebody waiting.
-    pub(in crate::admit) fn crowded(pace: &Pace, slots: u32) -> Load<'_> {
+    pub(crate) fn crowded(pace: &Pace, slots: u32) -> Load<'_> {
         Load {
             waiting: 1,
             running: slots,
@@ -338,14 +338,14 @@ pub(super) mod tests {
     }
 
     /// An engine without steps that takes so long for a request.
-    pub(in crate::admit) fn rounds_of(service: Span) -> Pace {
+    pub(crate) fn rounds_of(service: Span) -> Pace {
         let mut pace = Pace::default();
         pace.served(service, 0, 0, &Capacity::default());
         pace
     }
 
     /// The same load with so many requests waiting ahead.
-    pub(in crate::admit) fn waiting(ahead: u32, load: Load<'_>) -> Load<'_> {
+    pub(crate) fn waiting(ahead: u32, load: Load<'_>) -> Load<'_> {
         Load {
             waiting: ahead,
             ahead: Demand {
