@@ -94,9 +94,10 @@ impl Kind {
             Self::Switch => "true or false".to_owned(),
             Self::Name(known) => format!("one of {}", known().join(", ")),
             Self::Path { outer, inner } => format!(
-                "one of {}, alone or inside of another such as {}/{}",
+                "one of {}, alone or inside of one or more of {}, such as {}/{}",
                 inner().join(", "),
-                outer().join(" or "),
+                outer().join(", "),
+                outer().first().copied().unwrap_or_default(),
                 inner().first().copied().unwrap_or_default()
             ),
             Self::Classes => "names with commas, the highest class first".to_owned(),
