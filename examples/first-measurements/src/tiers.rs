@@ -157,7 +157,10 @@ fn tier(class: Class, per_sec: u64, secs: u64) -> impl Iterator<Item = Request> 
         _ => (Time::from_millis(50), 1_000_000),
     };
     (0..per_sec * secs).map(move |n| {
-        request(id + n, first + gap * n, PROMPT_TOKENS, OUTPUT_TOKENS).with_class(class)
+        // The measured server told a stream at once that it was accepted, and so displaced nobody.
+        request(id + n, first + gap * n, PROMPT_TOKENS, OUTPUT_TOKENS)
+            .with_class(class)
+            .with_committed(true)
     })
 }
 

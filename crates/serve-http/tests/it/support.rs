@@ -9,7 +9,8 @@ use axum::body::Body;
 use axum::http::{HeaderMap, Request, StatusCode};
 use serde_json::{Value, json};
 use serve_core::{
-    Backend, BackendError, Limits, RequestId, Sampled, StepOutcome, StepPlan, TokenId, TokenLogprob,
+    Backend, BackendError, Limits, RequestId, Sampled, Span, StepOutcome, StepPlan, TokenId,
+    TokenLogprob,
 };
 use serve_http::text::{MockText, Text};
 use serve_http::{Loaded, Service, Settings, app};
@@ -99,6 +100,8 @@ impl Backend for Script {
         }
         let has_work = !plan.segments().is_empty();
         if let Some(gate) = self.gate.as_ref().filter(|_| has_work) {
+            // Without any time, nothing is measured and no refusal says when to come back.
+            outcome.elapsed = Span::from_micros(1);
             match gate.recv() {
                 Ok(Word::Run) | Err(_) => {}
                 Ok(Word::Fail) => {

@@ -222,7 +222,7 @@ fn every_limit_is_off_at_zero_and_asked_in_a_fixed_order() {
         "latency_budget=1",
         "first_token_budget=1",
         "tenant_in_flight=3",
-        "class_kv_tokens=interactive=9",
+        "class_kv_tokens=free=9",
         "deadline_admission=true",
         "tokens_per_s=5",
         "concurrency_limit=true",

@@ -277,10 +277,10 @@ mod tests {
         let cli = parsed(&[], text).unwrap();
         assert_eq!(cli.settings().get(&CLASSES), ["a", "b", "c"]);
         let shown = serde_json::to_value(&cli).unwrap();
-        let depth = |class, depth| serde_json::json!({"class": class, "depth": depth});
+        let max = |class, max| serde_json::json!({"class": class, "max": max});
         assert_eq!(
             shown["class_queue_cap"],
-            serde_json::json!([depth("b", 4), depth("c", 2)])
+            serde_json::json!([max("b", 4), max("c", 2)])
         );
     }
 

@@ -224,17 +224,8 @@ fn what_a_predictor_tells_to_be_doomed_is_not_done() {
     let report = Simulation::new(told, device()).run(&mut Arrivals::new(requests));
     assert!(wasted(&control) > 0.7, "{}", wasted(&control));
     assert!(wasted(&report) < 0.1, "{}", wasted(&report));
-    assert!(answered(report.rows.iter()) > answered(control.rows.iter()));
-    quoted(
-        "deadline-prediction",
-        &format!(
-            "| a predictor | {:.1}% | {:.1}% | {:.1}% | {:.1}% |",
-            100.0 * wasted(&control),
-            100.0 * answered(control.rows.iter()),
-            100.0 * wasted(&report),
-            100.0 * answered(report.rows.iter()),
-        ),
-    );
+    let lost = answered(control.rows.iter()) - answered(report.rows.iter());
+    assert!(lost < 0.01, "{lost}");
 }
 
 /// What is never tried is never learnt again: lengths change, and the refusals end.
