@@ -95,15 +95,6 @@ struct Held {
     refused: u32,
 }
 
-/// Which bound a request breaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Broken {
-    /// With the most requests that may be in flight.
-    Requests(u32),
-    /// With the most positions that may be in flight.
-    Positions(u64),
-}
-
 impl InFlightLimits {
     /// The same bound for each tenant, and none for any class, but for
     /// [`with_tenant`](Self::with_tenant) and [`with_class`](Self::with_class).
@@ -127,23 +118,24 @@ impl InFlightLimits {
             requests: tenant.in_flight.unwrap_or(usual.requests),
             positions: tenant.kv_tokens.unwrap_or(usual.positions),
         };
-        let mut limits = settings
+        let mut limits = Self::new(usual);
+        for tenant in settings
             .tenants
             .iter()
             .filter(|tenant| own(tenant) != usual)
-            .fold(Self::new(usual), |limits, tenant| {
-                limits.with_tenant(tenant.id, own(tenant))
-            });
-        let mut of_class = |name: &str, set: fn(&mut Bound, u32), max| {
-            if let Some(class) = settings.class(name) {
-                set(limits.classes.named.entry(class).or_default(), max);
-            }
-        };
+        {
+            limits = limits.with_tenant(tenant.id, own(tenant));
+        }
+        let classes = &mut limits.classes.named;
         for (name, max) in settings.get(&CLASS_IN_FLIGHT) {
-            of_class(&name, |bound, max| bound.requests = max, max);
+            if let Some(class) = settings.class(&name) {
+                classes.entry(class).or_default().requests = max;
+            }
         }
         for (name, max) in settings.get(&CLASS_KV_TOKENS) {
-            of_class(&name, |bound, max| bound.positions = u64::from(max), max);
+            if let Some(class) = settings.class(&name) {
+                classes.entry(class).or_default().positions = u64::from(max);
+            }
         }
         limits
     }
@@ -186,39 +178,10 @@ impl Admit for InFlightLimits {
     fn admit(&mut self, request: &Request, load: &Load<'_>) -> Result<(), Refusal> {
         let (tenant, class) = (request.tenant(), request.class());
         let own = positions(request, load);
-        let (of_tenant, of_class) = (self.tenants.bound(tenant), self.classes.bound(class));
-        let never = |limit| Err(Refusal::Never { limit });
-        if of_tenant.is_below(own) {
-            return never(tenant_kv(tenant, own, of_tenant.positions));
-        }
-        if of_class.is_below(own) {
-            return never(class_kv(class, own, of_class.positions));
-        }
-        if let Some((broken, held)) = self.tenants.broken(tenant, own) {
-            let limit = match broken {
-                Broken::Positions(max) => tenant_kv(tenant, held.positions + own, max),
-                Broken::Requests(max) => Limit::TenantInFlight {
-                    tenant,
-                    in_flight: held.requests,
-                    max,
-                },
-            };
-            let retry_after = self.tenants.retry_after(tenant, broken, own, load);
-            return Err(Refusal::Later { limit, retry_after });
-        }
-        if let Some((broken, held)) = self.classes.broken(class, own) {
-            let limit = match broken {
-                Broken::Positions(max) => class_kv(class, held.positions + own, max),
-                Broken::Requests(max) => Limit::ClassInFlight {
-                    class,
-                    in_flight: held.requests,
-                    max,
-                },
-            };
-            let retry_after = self.classes.retry_after(class, broken, own, load);
-            return Err(Refusal::Later { limit, retry_after });
-        }
-        Ok(())
+        self.tenants.check_alone(tenant, own)?;
+        self.classes.check_alone(class, own)?;
+        self.tenants.check(tenant, own, load)?;
+        self.classes.check(class, own, load)
     }
 
     fn admitted(&mut self, request: &Request, load: &Load<'_>) {
@@ -239,19 +202,46 @@ fn positions(request: &Request, load: &Load<'_>) -> u64 {
     u64::from(request.positions_max()).next_multiple_of(u64::from(load.block_size.max(1)))
 }
 
-const fn tenant_kv(tenant: TenantId, positions: u64, max: u64) -> Limit {
-    Limit::TenantKv {
-        tenant,
-        positions,
-        max,
+/// Whose requests are counted together, and how a refusal says that they are too many.
+trait Owner: Ord + Copy {
+    fn too_many(self, in_flight: u32, max: u32) -> Limit;
+
+    fn too_large(self, positions: u64, max: u64) -> Limit;
+}
+
+impl Owner for TenantId {
+    fn too_many(self, in_flight: u32, max: u32) -> Limit {
+        Limit::TenantInFlight {
+            tenant: self,
+            in_flight,
+            max,
+        }
+    }
+
+    fn too_large(self, positions: u64, max: u64) -> Limit {
+        Limit::TenantKv {
+            tenant: self,
+            positions,
+            max,
+        }
     }
 }
 
-const fn class_kv(class: Class, positions: u64, max: u64) -> Limit {
-    Limit::ClassKv {
-        class,
-        positions,
-        max,
+impl Owner for Class {
+    fn too_many(self, in_flight: u32, max: u32) -> Limit {
+        Limit::ClassInFlight {
+            class: self,
+            in_flight,
+            max,
+        }
+    }
+
+    fn too_large(self, positions: u64, max: u64) -> Limit {
+        Limit::ClassKv {
+            class: self,
+            positions,
+            max,
+        }
     }
 }
 
@@ -262,7 +252,7 @@ impl Bound {
     }
 }
 
-impl<K: Ord + Copy> Book<K> {
+impl<K: Owner> Book<K> {
     const fn new(usual: Bound) -> Self {
         Self {
             usual,
@@ -281,35 +271,52 @@ impl<K: Ord + Copy> Book<K> {
         self.named.get(&of).copied().unwrap_or(self.usual)
     }
 
-    /// The bound that one request more would break, and what is in flight.
-    fn broken(&self, of: K, own: u64) -> Option<(Broken, Held)> {
+    /// Refuses for ever what is too large even with nothing else in flight.
+    fn check_alone(&self, of: K, own: u64) -> Result<(), Refusal> {
         let bound = self.bound(of);
-        let held = self.held.get(&of).copied().unwrap_or_default();
-        if bound.requests > 0 && held.requests >= bound.requests {
-            Some((Broken::Requests(bound.requests), held))
-        } else if bound.is_below(held.positions + own) {
-            Some((Broken::Positions(bound.positions), held))
-        } else {
-            None
+        match bound.is_below(own) {
+            true => Err(Refusal::Never {
+                limit: of.too_large(own, bound.positions),
+            }),
+            false => Ok(()),
         }
     }
 
-    /// Counts a refusal and says when it is worth coming back: when so many of this tenant or class
-    /// have ended as make room, and one more for each who was refused since one of them ended. They
-    /// are taken to end as often as their part of all that is in flight says.
-    fn retry_after(&mut self, of: K, broken: Broken, own: u64, load: &Load<'_>) -> Option<Span> {
+    /// Refuses for now what is too much beside what is in flight.
+    fn check(&mut self, of: K, own: u64, load: &Load<'_>) -> Result<(), Refusal> {
+        let bound = self.bound(of);
+        let held = self.held.get(&of).copied().unwrap_or_default();
+        let requests = u64::from(held.requests);
+        // After so many ends there is room.
+        let (limit, ends) = if bound.requests > 0 && held.requests >= bound.requests {
+            let limit = of.too_many(held.requests, bound.requests);
+            (limit, requests + 1 - u64::from(bound.requests))
+        } else if bound.is_below(held.positions + own) {
+            let positions = held.positions + own;
+            let over = u128::from(positions - bound.positions) * u128::from(requests);
+            let limit = of.too_large(positions, bound.positions);
+            (
+                limit,
+                over.div_ceil(u128::from(held.positions.max(1))) as u64,
+            )
+        } else {
+            return Ok(());
+        };
+        Err(Refusal::Later {
+            limit,
+            retry_after: self.retry_after(of, ends, load),
+        })
+    }
+
+    /// Counts a refusal and says when it is worth coming back: after `ends` of this tenant or class, and
+    /// one more for each who was refused since one of them ended. They are taken to end as often as their
+    /// part of all that is in flight says.
+    fn retry_after(&mut self, of: K, ends: u64, load: &Load<'_>) -> Option<Span> {
         let held = self.held.get_mut(&of)?;
         let (requests, before) = (u64::from(held.requests), u64::from(held.refused));
         held.refused = held.refused.saturating_add(1);
-        let first = match broken {
-            Broken::Requests(max) => requests + 1 - u64::from(max),
-            Broken::Positions(max) => {
-                let over = u128::from(held.positions + own - max) * u128::from(requests);
-                over.div_ceil(u128::from(held.positions.max(1))) as u64
-            }
-        };
         let all = u64::from(load.waiting) + u64::from(load.running);
-        let departures = (first + before).saturating_mul(all.max(requests));
+        let departures = (ends + before).saturating_mul(all.max(requests));
         let departures = departures.div_ceil(requests.max(1));
         load.time_to_drain(u32::try_from(departures).unwrap_or(u32::MAX))
     }
@@ -413,10 +420,10 @@ mod tests {
     #[test]
     fn positions_count_in_whole_blocks_and_too_many_for_one_are_never_taken() {
         let mut limits = InFlightLimits::new(bound(0, 48)).with_class(Class::new(1), bound(0, 32));
-        let kv = |positions, max| tenant_kv(TenantId::new(1), positions, max);
+        let kv = |positions, max| TenantId::new(1).too_large(positions, max);
         let never = |limit| Err(Refusal::Never { limit });
         assert_eq!(ask(&mut limits, &request(1, 0, 49)), never(kv(64, 48)));
-        let class = class_kv(Class::new(1), 48, 32);
+        let class = Class::new(1).too_large(48, 32);
         assert_eq!(ask(&mut limits, &request(1, 1, 33)), never(class));
         assert_eq!(ask(&mut limits, &request(1, 0, 17)), Ok(()));
         let refusal = ask(&mut limits, &request(1, 0, 17)).unwrap_err();
