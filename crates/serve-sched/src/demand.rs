@@ -18,7 +18,7 @@ pub struct Demand {
     /// Output tokens that are expected, each the work of a step.
     pub output_tokens: u64,
     /// How unsure that is: the variance, in tokens squared.
-    pub output_variance: u64,
+    pub output_variance: u128,
     /// Blocks that the prompts take.
     pub prompt_blocks: u64,
     /// Blocks held in the mean.
@@ -40,7 +40,7 @@ impl Demand {
             requests: 1,
             prompt_tokens: prompt,
             output_tokens: output,
-            output_variance: spread * spread,
+            output_variance: u128::from(spread * spread),
             prompt_blocks: prompt.div_ceil(block_size),
             blocks,
             block_prompt_tokens: u128::from(blocks) * u128::from(prompt),
@@ -65,7 +65,7 @@ impl Demand {
             requests: of(self.requests),
             prompt_tokens: of(self.prompt_tokens),
             output_tokens: of(self.output_tokens),
-            output_variance: of(self.output_variance),
+            output_variance: of_large(self.output_variance),
             prompt_blocks: of(self.prompt_blocks),
             blocks: of(self.blocks),
             block_prompt_tokens: of_large(self.block_prompt_tokens),
@@ -173,6 +173,24 @@ mod tests {
         assert_eq!(both.part(1, 2).prompt_tokens, 15_005);
         both -= short;
         assert_eq!(both, long);
+    }
+
+    #[test]
+    fn requests_of_which_nothing_is_sure_add_up() {
+        let unsure = Expected {
+            tokens: u32::MAX,
+            spread: u32::MAX,
+        };
+        let one = Demand::of(u32::MAX, unsure, 1);
+        let mut all = Demand::default();
+        (0..1_000).for_each(|_| all += one);
+        assert!(
+            (all.doubt() - 2.0 / 1_000_f64.sqrt()).abs() < 1e-6,
+            "{}",
+            all.doubt()
+        );
+        (0..1_000).for_each(|_| all -= one);
+        assert_eq!(all, Demand::default());
     }
 
     #[test]
