@@ -9,7 +9,7 @@ use crate::batch::{Batch, Continuous};
 use crate::budget::{Budget, FirstCome};
 use crate::kv::KvSettings;
 use crate::lengths::{Lengths, SeenLengths};
-use crate::order::{Fifo, Order};
+use crate::order::{Fifo, LEVELS_MAX, Order};
 use crate::victim::{NewestOfLowestClass, Preemption, Victim};
 
 /// The policies of a [`Scheduler`](crate::Scheduler). Start from the default and replace what the
@@ -71,6 +71,12 @@ pub enum ConfigError {
     Zero {
         /// The policy and its parameter.
         name: &'static str,
+    },
+    /// The order has more levels than are kept: requests that it tells apart there would be one lane.
+    #[error("the order has {levels} levels; at most {LEVELS_MAX} are kept")]
+    OrderLevels {
+        /// How many it has.
+        levels: usize,
     },
     /// The KV watermark is no less than the blocks that there are: no request could ever join
     /// another.

@@ -20,7 +20,7 @@ mod strict_tiers;
 
 pub use aging_tiers::AgingTiers;
 pub(crate) use compose::OUTER;
-pub use compose::{Aging, Factory, LEVELS_MAX, OrderSettings, Path, Tiers, UnknownOrder};
+pub use compose::{Aging, Factory, InvalidOrder, LEVELS_MAX, OrderSettings, Path, Tiers};
 pub use earliest_deadline::EarliestDeadline;
 pub use fair_groups::FairGroups;
 pub use fair_tenants::FairTenants;
@@ -44,7 +44,11 @@ pub const ORDER: Setting<String> = Setting::path(
     "fifo",
     || compose::OUTER.iter().map(|outer| outer.name).collect(),
     || Named::names(ORDERS),
-);
+)
+.checked(|settings| {
+    let order = OrderSettings::of(settings).order(&settings.get(&ORDER));
+    order.map(drop).map_err(|error| error.to_string())
+});
 
 /// Every order policy, with its settings.
 pub const ORDERS: &[Named<dyn Order>] = &[

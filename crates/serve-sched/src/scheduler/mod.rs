@@ -36,6 +36,7 @@ use crate::gate::Gate;
 use crate::ids::IdTable;
 use crate::journal::{Decision, Deferral, Sink};
 use crate::kv::{BlockPool, KvSettings};
+use crate::order::LEVELS_MAX;
 use crate::pace::{Lacking, Pace};
 use crate::victim::{Preemption, Victim};
 use ending::End;
@@ -178,6 +179,10 @@ impl Scheduler {
         let step_tokens_max = most(limits.step_tokens_max, policies.batch.step_tokens_max());
         let sequences_max = most(limits.sequences_max, policies.batch.sequences_max());
         ConfigError::check_step_tokens(step_tokens_max, sequences_max)?;
+        let levels = policies.order.levels().len();
+        if levels > LEVELS_MAX {
+            return Err(ConfigError::OrderLevels { levels });
+        }
         let watermark = policies.kv.watermark_blocks;
         ConfigError::check_watermark(watermark, limits.usable_blocks())?;
         let mut gate = Gate::new(policies.admit, policies.order, sequences_max);

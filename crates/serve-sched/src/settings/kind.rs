@@ -144,12 +144,10 @@ impl Kind {
             Self::Switch => Value::Switch(switch(text)?),
             Self::Name(known) => Value::Name(known().into_iter().find(|name| *name == text)?),
             Self::Path { outer, inner } => {
-                let (before, last) = text.rsplit_once('/').unwrap_or(("", text));
-                let mut before = before
-                    .split('/')
-                    .filter(|part| !before.is_empty() || !part.is_empty());
-                let is_known =
-                    before.all(|part| outer().contains(&part)) && inner().contains(&last);
+                let (outer, inner) = (outer(), inner());
+                let mut names = text.rsplit('/');
+                let is_known = names.next().is_some_and(|last| inner.contains(&last))
+                    && names.all(|name| outer.contains(&name));
                 is_known.then(|| Value::Path(text.to_owned()))?
             }
             Self::Classes => Value::Classes(text.split(',').map(ToOwned::to_owned).collect()),
@@ -248,6 +246,10 @@ mod tests {
     use super::*;
 
     const NAMES: Kind = Kind::Name(|| vec!["fifo", "lifo"]);
+    const PATHS: Kind = Kind::Path {
+        outer: || vec!["aging", "tiers"],
+        inner: || vec!["fifo", "lifo"],
+    };
 
     #[test]
     fn what_is_accepted_is_shown_as_it_is_set_and_the_rest_is_refused() {
@@ -277,6 +279,20 @@ mod tests {
             ),
             (Kind::Switch, &["true", "false"], &["", "maybe", "2"]),
             (NAMES, &["fifo", "lifo"], &["", "FIFO", "filo"]),
+            (
+                PATHS,
+                &["fifo", "tiers/fifo", "tiers/aging/tiers/lifo"],
+                &[
+                    "",
+                    "/",
+                    "/fifo",
+                    "fifo/",
+                    "tiers",
+                    "fifo/lifo",
+                    "tiers//fifo",
+                    "tiers/ fifo",
+                ],
+            ),
             (Kind::Classes, &["paid,free", "a"], &[]),
             (
                 Kind::ByClass,

@@ -193,7 +193,7 @@ impl Settings {
     fn order(&self) -> Result<Box<dyn Order>, SettingError> {
         let name = self.get(&ORDER);
         let order = OrderSettings::of(self).order(&name);
-        order.map_err(|_| ORDER.row.refused(&name))
+        order.map_err(|error| ORDER.row.wrong(error.to_string()))
     }
 
     fn chosen<T: ?Sized>(

@@ -6,7 +6,7 @@ use serve_core::{Backend, Class, Limits, Span, Time};
 use serve_sched::batch::{Batch, BatchView, Continuous, Join};
 use serve_sched::budget::{Budget, ClassFirst, InterTokenTarget, Part, Prompt, StepView};
 use serve_sched::kv::KvSettings;
-use serve_sched::order::StrictTiers;
+use serve_sched::order::{Aging, Fifo, LEVELS_MAX, Order, StrictTiers};
 use serve_sched::sim::{Arrivals, Simulation};
 use serve_sched::victim::Preemption;
 use serve_sched::{ConfigError, Policies, Scheduler, Settings};
@@ -61,6 +61,32 @@ fn settings_fall_into_the_same_traps() {
     };
     let refused = error(narrow, Settings::default().policies().unwrap());
     assert!(matches!(refused, Some(ConfigError::StepTokens { .. })));
+}
+
+#[test]
+fn an_order_of_more_levels_than_are_kept_is_refused() {
+    for levels in [1, 2, LEVELS_MAX, LEVELS_MAX + 1, 40] {
+        let fifo: Box<dyn Order> = Box::new(Fifo);
+        let order = (1..levels).fold(fifo, |inner, _| {
+            Box::new(Aging::over(inner, Span::from_secs(1)))
+        });
+        let policies = Policies {
+            order,
+            ..Policies::default()
+        };
+        let expected = (levels > LEVELS_MAX).then_some(ConfigError::OrderLevels { levels });
+        assert_eq!(error(LIMITS, policies), expected);
+    }
+    let mut settings = Settings::default();
+    settings
+        .set_text("order", &("aging/".repeat(100_000) + "fifo"))
+        .unwrap();
+    let refused = settings.policies().err().unwrap().to_string();
+    assert!(refused.starts_with("--order: "), "{refused}");
+    assert!(
+        refused.contains("at most 6 levels") && refused.len() < 200,
+        "{refused}"
+    );
 }
 
 #[test]

@@ -10,7 +10,7 @@ pub use aging::Aging;
 pub(super) use instances::Instances;
 pub use path::{LEVELS_MAX, Path};
 pub(crate) use settings::OUTER;
-pub use settings::{OrderSettings, UnknownOrder};
+pub use settings::{InvalidOrder, OrderSettings};
 pub use tiers::Tiers;
 
 use std::sync::Arc;

@@ -13,7 +13,9 @@ use crate::named::Named;
 use crate::order::aging_tiers::AGE_AFTER;
 use crate::order::fair_tenants::{INPUT_WEIGHT, OUTPUT_WEIGHT, WEIGHTS};
 use crate::order::response_ratio::WAIT_MAX;
-use crate::order::{AgingTiers, FairGroups, FairTenants, Members, ORDERS, Order, ResponseRatio};
+use crate::order::{
+    AgingTiers, FairGroups, FairTenants, LEVELS_MAX, Members, ORDERS, Order, ResponseRatio,
+};
 use crate::settings::{Row, Settings};
 
 /// The parameters of every order; those of an order that is not named do nothing.
@@ -65,14 +67,22 @@ pub(crate) const OUTER: &[Outer] = &[
     },
 ];
 
-/// A name that no order has.
+/// A name that stands for no order.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[error("there is no policy named {name:?}; known are {}", known.join(", "))]
-pub struct UnknownOrder {
-    /// The name asked for.
-    pub name: String,
-    /// The names that exist at that place.
-    pub known: Vec<&'static str>,
+pub enum InvalidOrder {
+    /// No policy is called so.
+    #[error("there is no policy named {name:?}; known are {}", known.join(", "))]
+    Unknown {
+        /// The name asked for.
+        name: String,
+        /// The names that exist at that place.
+        known: Vec<&'static str>,
+    },
+    /// It has more levels than are kept.
+    #[error(
+        "an order has at most {LEVELS_MAX} levels, and this one more; fair-tenants and aging-tiers/ count as two"
+    )]
+    TooDeep,
 }
 
 impl OrderSettings {
@@ -132,24 +142,33 @@ impl OrderSettings {
     /// let error = settings.order("tiers/fifo").err().map(|error| error.to_string());
     /// let expected = "there is no policy named \"tiers\"; known are aging, aging-tiers, fair-groups, strict-tiers";
     /// assert_eq!(error.as_deref(), Some(expected));
-    /// # Ok::<(), serve_sched::order::UnknownOrder>(())
+    /// # Ok::<(), serve_sched::order::InvalidOrder>(())
     /// ```
     ///
     /// # Errors
     ///
-    /// [`UnknownOrder`], with the names that exist at that place.
-    pub fn order(&self, name: &str) -> Result<Box<dyn Order>, UnknownOrder> {
-        Ok(self.factory(name)?())
+    /// [`InvalidOrder`], with the names that exist where one does not, and for more than [`LEVELS_MAX`]
+    /// levels.
+    pub fn order(&self, name: &str) -> Result<Box<dyn Order>, InvalidOrder> {
+        // Each name is a level at least; so no text is long enough to nest too many calls.
+        if name.split('/').count() > LEVELS_MAX {
+            return Err(InvalidOrder::TooDeep);
+        }
+        let order = self.factory(name)?();
+        match order.levels().len() > LEVELS_MAX {
+            true => Err(InvalidOrder::TooDeep),
+            false => Ok(order),
+        }
     }
 
-    fn factory(&self, name: &str) -> Result<Factory, UnknownOrder> {
+    fn factory(&self, name: &str) -> Result<Factory, InvalidOrder> {
         match name.split_once('/') {
             Some((outer, inner)) => self.around(outer, self.factory(inner)?),
             None => self.innermost(name),
         }
     }
 
-    fn around(&self, outer: &str, inner: Factory) -> Result<Factory, UnknownOrder> {
+    fn around(&self, outer: &str, inner: Factory) -> Result<Factory, InvalidOrder> {
         let age_after = self.age_after;
         let (members, weights) = (Arc::clone(&self.members), self.weights());
         Ok(match outer {
@@ -164,7 +183,7 @@ impl OrderSettings {
                 Box::new(FairGroups::over(members, input, output, Arc::clone(&inner)))
             }),
             name => {
-                return Err(UnknownOrder {
+                return Err(InvalidOrder::Unknown {
                     name: name.to_owned(),
                     known: OUTER.iter().map(|outer| outer.name).collect(),
                 });
@@ -172,7 +191,7 @@ impl OrderSettings {
         })
     }
 
-    fn innermost(&self, name: &str) -> Result<Factory, UnknownOrder> {
+    fn innermost(&self, name: &str) -> Result<Factory, InvalidOrder> {
         let (age_after, wait_max) = (self.age_after, self.wait_max);
         Ok(match name {
             "aging-tiers" => Arc::new(move || Box::new(AgingTiers::new(age_after))),
@@ -186,7 +205,7 @@ impl OrderSettings {
             }
             name => {
                 let policy = ORDERS.iter().find(|policy| policy.name == name);
-                let unknown = || UnknownOrder {
+                let unknown = || InvalidOrder::Unknown {
                     name: name.to_owned(),
                     known: Named::names(ORDERS),
                 };
@@ -204,7 +223,6 @@ impl OrderSettings {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::order::LEVELS_MAX;
 
     #[test]
     fn every_order_stands_inside_of_every_outer_one() {
@@ -231,11 +249,37 @@ mod tests {
     #[test]
     fn what_does_not_exist_lists_what_does() {
         let settings = OrderSettings::default();
-        let error = |name| settings.order(name).err().unwrap();
+        let error = |asked| match settings.order(asked).err().unwrap() {
+            InvalidOrder::Unknown { name, known } => (name, known),
+            InvalidOrder::TooDeep => panic!("{asked}"),
+        };
         let outer: Vec<_> = OUTER.iter().map(|outer| outer.name).collect();
-        assert_eq!(error("fifo/fifo").known, outer);
-        assert_eq!(error("fifo/fifo").name, "fifo");
-        assert!(error("strict-tiers/lifo").known.contains(&"fair-tenants"));
-        assert_eq!(error("strict-tiers/").name, "");
+        assert_eq!(error("fifo/fifo"), ("fifo".to_owned(), outer));
+        assert!(error("strict-tiers/lifo").1.contains(&"fair-tenants"));
+        assert_eq!(error("strict-tiers/").0, "");
+        assert_eq!(error("/fifo").0, "");
+    }
+
+    #[test]
+    fn what_has_more_levels_than_are_kept_is_refused_however_long_it_is() {
+        let settings = OrderSettings::default();
+        for outer in OUTER {
+            for inner in ORDERS {
+                for names in [0, 1, 2, 3, 4, 5, 6, 7, 100_000] {
+                    let asked = format!("{}/", outer.name).repeat(names) + inner.name;
+                    let levels = |name: &str| settings.order(name).unwrap().levels().len();
+                    // What one more outer order adds.
+                    let each = levels(&format!("{}/fifo", outer.name)) - 1;
+                    let fits = levels(inner.name) + names * each <= LEVELS_MAX;
+                    let order = settings.order(&asked);
+                    let shown = &asked[..asked.len().min(80)];
+                    assert_eq!(
+                        order.as_ref().err(),
+                        (!fits).then_some(&InvalidOrder::TooDeep),
+                        "{shown}"
+                    );
+                }
+            }
+        }
     }
 }
