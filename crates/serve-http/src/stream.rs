@@ -74,9 +74,9 @@ pub(crate) fn json(bytes: Bytes) -> Response {
     ([(header::CONTENT_TYPE, content_type)], bytes).into_response()
 }
 
-/// The answer in events, as it is made, of a generation that has
-/// [begun](Generation::begun): with these headers it can no longer be refused. The response owns the generation: when the client goes
-/// away and the response is dropped, the request is called off.
+/// The answer in events, as it is made, of a generation that has [begun](Generation::begun): with these
+/// headers it can no longer be refused. The response owns the generation: when the client goes away and
+/// the response is dropped, the request is cancelled.
 pub fn events(header: Header, generation: Generation, usage: StreamUsage) -> Response {
     let writer = Writer {
         text_frame: TextFrame::of(&header, usage != StreamUsage::Nowhere),

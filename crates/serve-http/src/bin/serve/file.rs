@@ -319,6 +319,26 @@ mod tests {
                 "keys[0].weight: it needs --order fair-tenants",
             ),
             (
+                &format!("order = \"fair-groups\"\n{good}group = \"g\"\nweight = 2"),
+                "keys[0].weight: it needs --order fair-tenants",
+            ),
+            (
+                &format!("{good}group = \"g\""),
+                "keys[0].group: it needs --order fair-tenants",
+            ),
+            (
+                &format!("order = \"fair-groups\"\n{good}group_weight = 2"),
+                "keys[0].group_weight: it needs a group",
+            ),
+            (
+                "order = \"aging/aging/aging/aging/aging/fair-tenants\"",
+                "--order: an order has at most 6 levels",
+            ),
+            (
+                "budget = \"inter-token-target\"\ninter_token_target = 0",
+                "--inter-token-target: it must be above 0",
+            ),
+            (
                 &format!("{good}tokens_per_s = -1.0"),
                 "keys[0].tokens_per_s: it must be a number",
             ),

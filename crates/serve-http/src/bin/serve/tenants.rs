@@ -196,10 +196,12 @@ impl KeySettings {
     /// A share that no policy reads, and what would read it.
     fn without_effect(&self, settings: &Settings) -> Option<(&'static str, &'static str)> {
         let order = settings.get(&ORDER);
-        let mut orders = order.split('/');
-        let is_fair = orders.any(|part| part.starts_with("fair-"));
-        let is_victim = settings.get(&VICTIM) == "over-share-first";
-        if self.weight.is_some() && !is_fair && !is_victim {
+        let among_tenants = order.split('/').any(|part| part == "fair-tenants");
+        let is_fair = among_tenants || order.split('/').any(|part| part == "fair-groups");
+        let of_victim = settings.get(&VICTIM) == "over-share-first";
+        // Among groups, a tenant without one is a group by itself.
+        let of_order = among_tenants || is_fair && self.group.is_none();
+        if self.weight.is_some() && !of_order && !of_victim {
             return Some(("weight", "--order fair-tenants"));
         }
         if self.group.is_some() && !is_fair {
