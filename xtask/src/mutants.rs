@@ -1,7 +1,7 @@
 //! `cargo xtask mutants`: deliberate faults in a crate of pure decisions, and whether its tests notice.
 //!
 //! All of serve-sched are some thousand faults of minutes each, so a run takes a shard of them, spread over
-//! the whole crate. `target/mutants` has the list and the output of each.
+//! the whole crate. `target/mutants.out` has the list and the output of each.
 
 use std::process::ExitCode;
 

@@ -42,7 +42,11 @@ const INTER_TOKEN_TARGET: Setting<Span> = Setting::seconds(
     "inter_token_target",
     "Seconds between two tokens of an answer that prompts are to leave, by measurement",
     Span::from_millis(50),
-);
+)
+.checked(|settings| match settings.get(&INTER_TOKEN_TARGET) {
+    Span::ZERO => Err("it must be above 0".to_owned()),
+    _ => Ok(()),
+});
 
 const PROMPT_TOKENS_MIN: Setting<NonZeroU32> = Setting::one_or_more(
     "prompt_tokens_min",

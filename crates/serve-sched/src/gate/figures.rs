@@ -61,7 +61,7 @@ impl Gate {
         self.joinable = joinable;
     }
 
-    /// In blocks of how many positions the engine keeps its KV cache.
+    /// In blocks of how many positions the engine keeps its KV cache; to be set before the first request.
     pub fn set_block_size(&mut self, block_size: u32) {
         self.block_size = block_size;
     }

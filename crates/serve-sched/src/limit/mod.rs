@@ -19,7 +19,7 @@ use serve_core::{Span, Time};
 
 use crate::named::Named;
 
-/// Every limit with its default parameters, by the name that settings use.
+/// Every limit with its default parameters, by its name.
 pub const LIMITS: &[Named<dyn Concurrency>] = &[
     Named {
         name: "fixed",
