@@ -9,27 +9,29 @@
 //! sample afterwards*. Prefill, one chunk of a prefill, one decode step, a prefix-cache hit and the
 //! recomputation after a preemption are all segments with different ranges.
 
-pub mod backend;
-pub mod code;
+mod backend;
+mod code;
 pub mod conformance;
-pub mod error;
-pub mod event;
-pub mod id;
-pub mod logprobs;
+mod event;
+mod id;
+mod limits;
+mod logprobs;
 pub mod mock;
-pub mod request;
+mod refusal;
+mod request;
 pub mod rng;
-pub mod sampling;
-pub mod step;
-pub mod time;
+mod sampling;
+mod step;
+mod time;
 
-pub use backend::{Backend, BackendError, InvalidLimits, Limits};
+pub use backend::{Backend, BackendError};
 pub use code::{Blame, Code};
-pub use error::{Limit, Refusal};
 pub use event::{CancelReason, Event, EventKind, FinishReason, Usage};
 pub use id::{BlockId, RequestId, StepId, TenantId, TokenId};
+pub use limits::{InvalidLimits, Limits};
 pub use logprobs::{ALTERNATIVES_MAX, Logprobs, TokenLogprob};
+pub use refusal::{Limit, Refusal};
 pub use request::{Class, InvalidRequest, Request};
 pub use sampling::{InvalidSampling, Sampling};
-pub use step::{Sampled, Segment, StepOutcome, StepPlan};
+pub use step::{Sampled, Segment, StepLoad, StepOutcome, StepPlan};
 pub use time::{Span, Time};

@@ -216,6 +216,33 @@ pub struct Sampled {
     pub token: TokenId,
 }
 
+/// What a step has to do, as far as its cost goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepLoad {
+    /// Sequences in the step.
+    pub segments: u32,
+    /// Positions beyond one for each segment: the prompt tokens of prefills.
+    pub prefill_tokens: u64,
+    /// KV positions that the segments attend to.
+    pub context_tokens: u64,
+}
+
+impl StepLoad {
+    /// The load of a plan. A segment of more than one position is a prefill of all its positions; a
+    /// segment of one position is a decode.
+    pub fn of(plan: &StepPlan) -> Self {
+        let mut load = Self::default();
+        for segment in plan.segments() {
+            load.segments += 1;
+            if segment.tokens() > 1 {
+                load.prefill_tokens += u64::from(segment.tokens());
+            }
+            load.context_tokens += u64::from(segment.positions.end);
+        }
+        load
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

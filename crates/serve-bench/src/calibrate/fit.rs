@@ -272,7 +272,7 @@ fn not_decreasing(values: &[f64]) -> Vec<f64> {
 
 #[cfg(test)]
 mod tests {
-    use serve_core::mock::StepLoad;
+    use serve_core::StepLoad;
     use serve_core::rng::Rng;
 
     use super::*;

@@ -13,8 +13,8 @@ use serve_bench::simulate::{self, ServerModel, Simulation};
 use serve_bench::spec::Vocabulary;
 use serve_bench::table::Table;
 use serve_bench::workload::Workload;
-use serve_core::Span;
-use serve_core::mock::{CostModel, StepLoad};
+use serve_core::mock::CostModel;
+use serve_core::{Span, StepLoad};
 
 use super::lab::LabArgs;
 use super::{CommandResult, INCOMPLETE};

@@ -158,8 +158,7 @@ fn unknown(name: &str) -> SettingError {
 mod tests {
     use std::collections::BTreeSet;
 
-    use serve_core::Class;
-    use serve_core::mock::StepLoad;
+    use serve_core::{Class, StepLoad};
 
     use super::*;
 

@@ -9,34 +9,7 @@
 
 use thiserror::Error;
 
-use crate::{Span, StepPlan};
-
-/// What a step has to do, as far as its cost goes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StepLoad {
-    /// Sequences in the step.
-    pub segments: u32,
-    /// Positions beyond one for each segment: the prompt tokens of prefills.
-    pub prefill_tokens: u64,
-    /// KV positions that the segments attend to.
-    pub context_tokens: u64,
-}
-
-impl StepLoad {
-    /// The load of a plan. A segment of more than one position is a prefill of all its positions; a
-    /// segment of one position is a decode.
-    pub fn of(plan: &StepPlan) -> Self {
-        let mut load = Self::default();
-        for segment in plan.segments() {
-            load.segments += 1;
-            if segment.tokens() > 1 {
-                load.prefill_tokens += u64::from(segment.tokens());
-            }
-            load.context_tokens += u64::from(segment.positions.end);
-        }
-        load
-    }
-}
+use crate::{Span, StepLoad};
 
 /// The cost of a step in integer nanoseconds, so that adding up steps one by one and all at once
 /// gives the same time.

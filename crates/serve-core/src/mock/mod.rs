@@ -7,15 +7,15 @@
 mod cost;
 mod faults;
 
-pub use cost::{CostModel, InvalidCostModel, StepLoad};
+pub use cost::{CostModel, InvalidCostModel};
 pub use faults::{Fault, Faults};
 
 use std::collections::BTreeMap;
 
 use crate::rng::mix2;
 use crate::{
-    Backend, BackendError, Limits, RequestId, Sampled, Span, StepId, StepOutcome, StepPlan,
-    TokenId, TokenLogprob,
+    Backend, BackendError, Limits, RequestId, Sampled, Span, StepId, StepLoad, StepOutcome,
+    StepPlan, TokenId, TokenLogprob,
 };
 
 /// Settings of a [`Mock`].

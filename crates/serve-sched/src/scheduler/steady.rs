@@ -7,8 +7,7 @@
 //! reused the blocks that fill on the way get their names, in the order in which they fill: for that
 //! the driver must foresee tokens.
 
-use serve_core::mock::StepLoad;
-use serve_core::{RequestId, Span, StepId, Time, TokenId};
+use serve_core::{RequestId, Span, StepId, StepLoad, Time, TokenId};
 
 use super::{Scheduler, TokenEvents};
 use crate::admit::Watch;

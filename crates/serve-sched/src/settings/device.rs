@@ -137,8 +137,7 @@ impl Settings {
 
 #[cfg(test)]
 mod tests {
-    use serve_core::Span;
-    use serve_core::mock::StepLoad;
+    use serve_core::{Span, StepLoad};
 
     use super::*;
 

@@ -5,9 +5,9 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use proptest::prelude::*;
-use serve_core::mock::{CostModel, Faults, Mock, MockConfig, StepLoad};
+use serve_core::mock::{CostModel, Faults, Mock, MockConfig};
 use serve_core::{
-    Backend, BackendError, CancelReason, Class, Limits, Request, RequestId, Span, StepId,
+    Backend, BackendError, CancelReason, Class, Limits, Request, RequestId, Span, StepId, StepLoad,
     StepOutcome, StepPlan, TenantId, Time, TokenId,
 };
 use serve_sched::batch::{Batch, Continuous, OneAtATime, Static};

@@ -151,7 +151,7 @@ fn capacity_per_s() -> f64 {
 /// How long a full batch takes, prompts included.
 fn service_time() -> Duration {
     let cost = CostModel::default();
-    let load = |segments, prefill_tokens| serve_core::mock::StepLoad {
+    let load = |segments, prefill_tokens| serve_core::StepLoad {
         segments,
         prefill_tokens,
         ..Default::default()

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use serve_core::mock::{CostModel, Mock, MockConfig, StepLoad};
+use serve_core::mock::{CostModel, Mock, MockConfig};
 use serve_core::rng::Rng;
 use serve_core::{
-    Backend, BackendError, Limits, Request, RequestId, Span, StepId, StepOutcome, StepPlan, Time,
-    TokenId,
+    Backend, BackendError, Limits, Request, RequestId, Span, StepId, StepLoad, StepOutcome,
+    StepPlan, Time, TokenId,
 };
 use serve_sched::admit::{
     Admit, ConcurrencyLimit, DeadlinePrediction, FirstTokenBudget, LatencyBudget,
