@@ -3,6 +3,7 @@
 //! A rule is a small function from text (or from the dependency graph) to findings; each names a
 //! place and the remedy. What a lint of rustc or clippy can say is said there and not here.
 
+mod circles;
 mod docs;
 mod edges;
 mod manifests;
@@ -96,6 +97,7 @@ pub(crate) fn run(cli: &clap::Command) -> TaskResult {
     let files = read(root)?;
     let mut findings = edges::check()?;
     findings.extend(files.iter().flat_map(sources::check));
+    findings.extend(circles::check(&files));
     findings.extend(manifests::check(&files));
     let binaries = metadata.workspace_packages().into_iter();
     let binaries = binaries
