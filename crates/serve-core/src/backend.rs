@@ -1,7 +1,5 @@
 //! What a scheduler needs of a device.
 
-use thiserror::Error;
-
 use crate::{Limits, RequestId, Span, StepId, StepLoad, StepOutcome, StepPlan, TokenId};
 
 /// Something that runs steps: a GPU, a CPU, a mock.
@@ -62,31 +60,5 @@ impl<B: Backend + ?Sized> Backend for Box<B> {
 
     fn foresee(&self, request: RequestId, position: u32) -> Option<TokenId> {
         (**self).foresee(request, position)
-    }
-}
-
-/// Why a step did not run.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
-pub enum BackendError {
-    /// This step failed; the device goes on.
-    #[error("the step failed: {cause}")]
-    Step {
-        /// The device's own words.
-        cause: String,
-    },
-    /// The device is gone and so is everything that it held.
-    #[error("the device was lost: {cause}")]
-    Lost {
-        /// The device's own words.
-        cause: String,
-    },
-}
-
-impl BackendError {
-    /// The device's own words.
-    pub fn cause(&self) -> &str {
-        match self {
-            Self::Step { cause } | Self::Lost { cause } => cause,
-        }
     }
 }

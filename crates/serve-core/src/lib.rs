@@ -10,6 +10,7 @@
 //! recomputation after a preemption are all segments with different ranges.
 
 mod backend;
+mod backend_error;
 mod code;
 pub mod conformance;
 mod event;
@@ -24,7 +25,8 @@ mod sampling;
 mod step;
 mod time;
 
-pub use backend::{Backend, BackendError};
+pub use backend::Backend;
+pub use backend_error::BackendError;
 pub use code::{Blame, Code};
 pub use event::{CancelReason, Event, EventKind, FinishReason, Usage};
 pub use id::{BlockId, RequestId, StepId, TenantId, TokenId};

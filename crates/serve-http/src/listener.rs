@@ -11,9 +11,9 @@ use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tracing::{info, warn};
 
-use crate::app::{app, crowded};
 use crate::connection;
 use crate::lifecycle::State;
+use crate::router::{crowded, router};
 use crate::service::Service;
 use crate::settings::ConnectionSettings;
 
@@ -103,7 +103,7 @@ impl Doors {
         };
         Self {
             wide: Door {
-                app: app(Arc::clone(service)),
+                app: router(Arc::clone(service)),
                 settings,
                 place: Arc::new(Semaphore::new(max)),
             },

@@ -21,14 +21,14 @@ use crate::idempotency::{self, BodyHash};
 use crate::lifecycle::State;
 use crate::metrics::{Arrived, CONTENT_TYPE};
 use crate::request_id;
+use crate::served_model::ServedModel;
 use crate::service::{STALLED, Service};
-use crate::serving::Serving;
 use crate::settings::{CapacityStatus, Settings};
 use crate::stream;
 use crate::terms::{Caller, Terms};
 
 /// All paths over one server state.
-pub fn app(service: Arc<Service>) -> Router {
+pub fn router(service: Arc<Service>) -> Router {
     over(service, paths())
 }
 
@@ -96,7 +96,7 @@ trait Ask: Sized + Send + 'static {
 
     fn start(
         self,
-        serving: &Serving,
+        serving: &ServedModel,
         terms: Terms,
     ) -> impl Future<Output = Result<(Header, Generation), Problem>> + Send;
 }
@@ -112,7 +112,11 @@ impl Ask for ChatRequest {
         &self.options
     }
 
-    async fn start(self, serving: &Serving, terms: Terms) -> Result<(Header, Generation), Problem> {
+    async fn start(
+        self,
+        serving: &ServedModel,
+        terms: Terms,
+    ) -> Result<(Header, Generation), Problem> {
         serving.chat(self, terms).await
     }
 }
@@ -128,7 +132,11 @@ impl Ask for CompletionRequest {
         &self.options
     }
 
-    async fn start(self, serving: &Serving, terms: Terms) -> Result<(Header, Generation), Problem> {
+    async fn start(
+        self,
+        serving: &ServedModel,
+        terms: Terms,
+    ) -> Result<(Header, Generation), Problem> {
         serving.complete(self, terms).await
     }
 }
@@ -257,7 +265,7 @@ async fn model(
     Ok(Json(described(serving)).into_response())
 }
 
-fn described(serving: &Serving) -> ModelObject<'_> {
+fn described(serving: &ServedModel) -> ModelObject<'_> {
     ModelObject::new(serving.name(), serving.created(), serving.tokens_max())
 }
 

@@ -18,7 +18,7 @@ use crate::text::{Text, TextError};
 use crate::worker::{Place, Worker};
 
 /// The model that is served and the thread that runs it.
-pub struct Serving {
+pub struct ServedModel {
     name: String,
     created: u64,
     text: Arc<dyn Text>,
@@ -28,7 +28,7 @@ pub struct Serving {
     boot: u64,
 }
 
-impl Serving {
+impl ServedModel {
     /// `boot` makes ids and default seeds differ from those of the process before.
     pub(crate) fn new(
         name: String,

@@ -14,7 +14,7 @@ use crate::error::Problem;
 use crate::idempotency::Answers;
 use crate::lifecycle::{Lifecycle, State};
 use crate::metrics::{Metrics, Snapshot};
-use crate::serving::Serving;
+use crate::served_model::ServedModel;
 use crate::settings::Settings;
 use crate::text::Text;
 use crate::worker::{Rebuild, Worker, WorkerError};
@@ -54,7 +54,7 @@ pub enum LaunchError {
 pub struct Service {
     settings: Settings,
     lifecycle: Arc<Lifecycle>,
-    serving: OnceLock<Serving>,
+    serving: OnceLock<ServedModel>,
     answers: Arc<Answers>,
     metrics: Arc<Metrics>,
     bodies: Bodies,
@@ -141,7 +141,7 @@ impl Service {
             Arc::clone(&self.metrics),
         )?;
         let metrics = Arc::clone(&self.metrics);
-        let serving = Serving::new(loaded.name, loaded.text, worker, metrics, self.boot);
+        let serving = ServedModel::new(loaded.name, loaded.text, worker, metrics, self.boot);
         serving.warm_up().await.map_err(LaunchError::WarmUp)?;
         serving.worker().forget_pace();
         self.serving.set(serving).map_err(|_| LaunchError::Twice)?;
@@ -157,7 +157,7 @@ impl Service {
     /// # Errors
     ///
     /// [`Problem::NotReady`] with the state that the server is in.
-    pub fn serving(&self) -> Result<&Serving, Problem> {
+    pub fn serving(&self) -> Result<&ServedModel, Problem> {
         match (self.lifecycle.state(), self.serving.get()) {
             (State::Ready, Some(serving)) => Ok(serving),
             (state, _) => Err(Problem::NotReady(state)),
@@ -169,7 +169,7 @@ impl Service {
     /// # Errors
     ///
     /// [`Problem::NotReady`] with the state that the server is in.
-    pub fn running(&self) -> Result<&Serving, Problem> {
+    pub fn running(&self) -> Result<&ServedModel, Problem> {
         match (self.lifecycle.state(), self.serving.get()) {
             (State::Ready | State::Draining, Some(serving)) => Ok(serving),
             (state, _) => Err(Problem::NotReady(state)),
@@ -177,7 +177,7 @@ impl Service {
     }
 
     /// The model, in whatever state the server is: for looking at it when it has stopped.
-    pub fn launched(&self) -> Option<&Serving> {
+    pub fn launched(&self) -> Option<&ServedModel> {
         self.serving.get()
     }
 

@@ -10,7 +10,7 @@ use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName};
 use serve_core::{Class, Span, TenantId};
 
-use crate::api::Options;
+use crate::api::{Options, TIMEOUT_MS_MAX};
 use crate::auth::Identity;
 use crate::error::Problem;
 use crate::request_id::RequestName;
@@ -22,9 +22,6 @@ pub const CLASS_HEADER: HeaderName = HeaderName::from_static("x-request-class");
 pub const TIMEOUT_HEADER: HeaderName = HeaderName::from_static("x-request-timeout-ms");
 /// The header that says how many milliseconds the request may wait before its first step.
 pub const QUEUE_TIMEOUT_HEADER: HeaderName = HeaderName::from_static("x-request-queue-timeout-ms");
-
-/// The longest time limit that a client may ask for: a day.
-pub const TIMEOUT_MS_MAX: u64 = 86_400_000;
 
 /// What is known of a request before its body is read.
 #[derive(Clone, Debug)]

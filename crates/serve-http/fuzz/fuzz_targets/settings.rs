@@ -14,19 +14,13 @@ macro_rules! modules {
 
 // The binary's own modules, as far as reading settings needs them.
 modules! {
-    cli "../../src/bin/serve/cli.rs",
     failure "../../src/bin/serve/failure.rs",
-    file "../../src/bin/serve/file.rs",
-    network "../../src/bin/serve/network.rs",
-    requests "../../src/bin/serve/requests.rs",
-    scheduler "../../src/bin/serve/scheduler.rs",
-    tenants "../../src/bin/serve/tenants.rs",
-    units "../../src/bin/serve/units.rs"
+    settings "../../src/bin/serve/settings/mod.rs"
 }
 
 libfuzzer_sys::fuzz_target!(|text: &str| {
     let arguments = ["serve", "--config", "fuzz.toml"].map(Into::into).to_vec();
-    if let Err(failure) = file::settings(arguments, |_| Ok(text.to_owned())) {
+    if let Err(failure) = settings::read(arguments, |_| Ok(text.to_owned())) {
         assert!(!failure.to_string().is_empty());
         assert_eq!(failure.exit_code(), 2, "{failure}");
     }

@@ -3,7 +3,7 @@
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
-use super::response::Endpoint;
+use super::endpoint::Endpoint;
 
 /// One token of an answer, for a client that asks for log-probabilities.
 #[derive(Clone, Debug, PartialEq)]

@@ -8,6 +8,7 @@
 
 mod chat;
 mod completion;
+mod endpoint;
 mod fields;
 mod logprobs;
 mod neutral;
@@ -16,6 +17,9 @@ mod response;
 
 pub use chat::{ChatRequest, Message, Role};
 pub use completion::{CompletionRequest, Prompt};
+pub use endpoint::Endpoint;
 pub use logprobs::{Score, ScoredToken};
-pub use options::{Options, STOP_BYTES_MAX, STOPS_MAX, SamplingOptions, StreamUsage};
-pub use response::{Body, Counted, Endpoint, Header, ModelList, ModelObject, Part, Timings};
+pub use options::{
+    Options, STOP_BYTES_MAX, STOPS_MAX, SamplingOptions, StreamUsage, TIMEOUT_MS_MAX,
+};
+pub use response::{Body, Counted, Header, ModelList, ModelObject, Part, Timings};

@@ -7,7 +7,9 @@ use serve_core::{ALTERNATIVES_MAX, Sampling};
 
 use super::fields::{Fields, wrong_type, wrong_value};
 use crate::error::Problem;
-use crate::terms::TIMEOUT_MS_MAX;
+
+/// The longest time limit that a client may ask for: a day.
+pub const TIMEOUT_MS_MAX: u64 = 86_400_000;
 
 /// Stop strings in one request at most, as in the OpenAI API.
 pub const STOPS_MAX: usize = 4;

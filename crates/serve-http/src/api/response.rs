@@ -3,16 +3,8 @@
 use serde::Serialize;
 use serve_core::{FinishReason, Usage};
 
+use super::endpoint::Endpoint;
 use super::logprobs::{LogprobsBody, ScoredToken};
-
-/// Which endpoint's shapes an answer has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Endpoint {
-    /// `/v1/chat/completions`.
-    Chat,
-    /// `/v1/completions`.
-    Completion,
-}
 
 /// What all bodies of one answer have in common.
 #[derive(Clone, Debug)]

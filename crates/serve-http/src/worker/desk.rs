@@ -14,12 +14,8 @@ use serve_core::{
 use serve_sched::{Scheduler, Stats};
 
 use super::clock::Clock;
-use super::live::{Batch, Update};
 use super::past::Past;
-
-/// Which of the engines in a row a request is with.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct EngineNumber(u64);
+use super::update::{Batch, EngineNumber, Update};
 
 /// Why a request was not put in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

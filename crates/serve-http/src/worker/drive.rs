@@ -11,7 +11,7 @@ use tracing::{debug, warn};
 
 use super::clock::Clock;
 use super::desk::{Desk, Planned};
-use super::live::{Batch, Message};
+use super::update::{Batch, Message};
 use crate::metrics::Metrics;
 
 pub(super) struct Drive {

@@ -3,57 +3,14 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use serve_core::{CancelReason, Event, EventKind, Request, RequestId, Time};
+use serve_core::{CancelReason, EventKind, Request, RequestId, Time};
 use tokio::sync::mpsc;
 
 use super::clock::Clock;
-use super::desk::{Desk, EngineNumber};
+use super::desk::Desk;
 use super::places::Place;
+use super::update::{Batch, EngineNumber, Message, Update};
 use crate::metrics::Metrics;
-
-/// What one request's task is told.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Update {
-    /// Something happened to it; after a terminal event nothing more comes.
-    Happened(Event),
-    /// The task fell this many updates behind and the request was cancelled. The last update.
-    FellBehind(usize),
-    /// The inference thread is gone. The last update.
-    EngineStopped,
-}
-
-impl Update {
-    /// Whether no other update follows.
-    pub fn is_last(&self) -> bool {
-        match self {
-            Self::Happened(event) => event.kind.is_terminal(),
-            Self::FellBehind(_) | Self::EngineStopped => true,
-        }
-    }
-}
-
-/// All updates of one step, on their way from the inference thread.
-#[derive(Debug, Default)]
-pub(super) struct Batch {
-    pub(super) updates: Vec<(RequestId, Update)>,
-    /// When it was noticed that the requests had to be called off which now have been.
-    pub(super) called_off: Vec<Time>,
-}
-
-impl Batch {
-    pub(super) fn is_empty(&self) -> bool {
-        self.updates.is_empty() && self.called_off.is_empty()
-    }
-}
-
-/// What the inference thread says.
-#[derive(Debug)]
-pub(super) enum Message {
-    /// What happened in a step.
-    Batch(Batch),
-    /// This engine has panicked, and everything that was in it is gone.
-    EngineLost(EngineNumber),
-}
 
 #[derive(Debug)]
 struct Entry {

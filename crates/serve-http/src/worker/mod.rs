@@ -12,6 +12,7 @@ mod live;
 mod past;
 mod places;
 mod supervise;
+mod update;
 
 use std::io;
 use std::sync::Arc;
@@ -34,9 +35,9 @@ use live::{Entered, Live, WayOut};
 use places::Places;
 use supervise::Supervisor;
 
-pub use live::Update;
 pub use places::Place;
 pub use supervise::Rebuild;
+pub use update::Update;
 
 /// Steps whose updates may be on their way to the requests' tasks at once. When the async side
 /// falls further behind than this, the inference thread waits for it.

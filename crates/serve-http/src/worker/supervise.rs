@@ -18,7 +18,7 @@ use tracing::{error, info};
 use super::clock::Clock;
 use super::desk::Desk;
 use super::drive::{Drive, Over};
-use super::live::{Batch, Message};
+use super::update::{Batch, Message};
 use crate::lifecycle::{Lifecycle, State};
 use crate::metrics::Metrics;
 

@@ -13,7 +13,7 @@ use serve_core::{
     TokenLogprob,
 };
 use serve_http::text::{MockText, Text};
-use serve_http::{Loaded, Service, Settings, app};
+use serve_http::{Loaded, Service, Settings, router};
 use serve_sched::Policies;
 use tower::ServiceExt;
 
@@ -178,7 +178,7 @@ pub(crate) struct Answer {
 
 impl Server {
     pub(crate) fn over(service: Arc<Service>) -> Self {
-        let app = app(Arc::clone(&service));
+        let app = router(Arc::clone(&service));
         Self { service, app }
     }
 

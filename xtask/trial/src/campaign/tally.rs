@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::body::{Body, to_bytes};
 use axum::http::Request;
-use serve_http::{Service, app};
+use serve_http::{Service, router};
 use tower::ServiceExt;
 
 /// Requests for text, by how they ended.
@@ -23,7 +23,7 @@ impl Tally {
     /// not there.
     pub(super) async fn of(service: &Arc<Service>) -> Option<Self> {
         let request = Request::get("/metrics").body(Body::empty()).ok()?;
-        let response = app(Arc::clone(service)).oneshot(request).await.ok()?;
+        let response = router(Arc::clone(service)).oneshot(request).await.ok()?;
         let bytes = to_bytes(response.into_body(), usize::MAX).await.ok()?;
         Self::parse(std::str::from_utf8(&bytes).ok()?)
     }

@@ -1,21 +1,12 @@
 //! `serve`: an OpenAI-compatible server for one model on one machine.
 
 mod assemble;
-mod cli;
+mod banner;
 mod console;
 mod failure;
-mod file;
 mod hash_key;
-#[cfg(feature = "model")]
-mod model;
-mod network;
-#[cfg(feature = "model")]
-mod progress;
-mod requests;
-mod scheduler;
+mod settings;
 mod signals;
-mod tenants;
-mod units;
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -30,15 +21,14 @@ use tokio::net::{TcpListener, lookup_host};
 use tokio::sync::oneshot;
 
 use assemble::Assembled;
-use cli::{Cli, Command};
 use console::Console;
 use failure::Failure;
+use settings::{Cli, Command, Tenants};
 use signals::Signals;
-use tenants::Tenants;
 
 fn main() -> ExitCode {
     let console = Console;
-    let cli = match file::settings(std::env::args_os().collect(), |path| {
+    let cli = match settings::read(std::env::args_os().collect(), |path| {
         std::fs::read_to_string(path)
     }) {
         Ok(cli) => cli,
@@ -120,7 +110,7 @@ async fn serve(cli: Cli, console: Console) -> Result<(), Failure> {
             let Assembled { loaded, description } = loaded?;
             let name = loaded.name.clone();
             match service.launch(loaded).await {
-                Ok(()) => console.banner(&cli, &name, &description, address),
+                Ok(()) => banner::print(&cli, &name, &description, address),
                 Err(serve_http::LaunchError::TooLate(_)) => {}
                 Err(error) => return Err(Failure::Launch(error)),
             }
@@ -150,8 +140,8 @@ fn edge(cli: &Cli) -> Result<Settings, Failure> {
         idempotency_ttl: requests.idempotency_ttl.duration(),
         idempotency_bytes_max: requests.idempotency_bytes_max.get(),
         capacity_status: match requests.capacity_status {
-            requests::CapacityStatus::Unavailable => CapacityStatus::Unavailable,
-            requests::CapacityStatus::TooMany => CapacityStatus::TooManyRequests,
+            settings::CapacityStatus::Unavailable => CapacityStatus::Unavailable,
+            settings::CapacityStatus::TooMany => CapacityStatus::TooManyRequests,
         },
         classes: settings.get(&CLASSES),
         keys: Tenants::of(cli)?.keys,

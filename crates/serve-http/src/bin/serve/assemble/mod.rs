@@ -1,19 +1,21 @@
-//! From settings to something that can be served: the mock here, a real model in `model`.
+//! From settings to something that can be served.
+
+mod mock;
+#[cfg(feature = "model")]
+mod model;
+#[cfg(feature = "model")]
+mod progress;
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
 
 use serve_core::Limits;
-use serve_core::mock::{Mock, MockConfig};
 use serve_http::Loaded;
-use serve_http::text::MockText;
 use serve_http::worker::Rebuild;
 use serve_sched::Policies;
 
-use crate::cli::{Backend, Cli};
 use crate::console::Console;
 use crate::failure::Failure;
-use crate::tenants::Tenants;
+use crate::settings::{Backend, Cli, Tenants};
 
 /// A model and what a person wants to know of it.
 pub(crate) struct Assembled {
@@ -42,15 +44,15 @@ pub(crate) fn assemble(cli: &Cli, console: &Console) -> Result<Assembled, Failur
     match cli.backend {
         Backend::Mock => {
             console.line("the mock backend invents its answers");
-            mock(cli)
+            mock::assemble(cli)
         }
         #[cfg(feature = "model")]
-        Backend::Model => crate::model::assemble(cli, console),
+        Backend::Model => model::assemble(cli, console),
     }
 }
 
 /// The policies that the settings ask for.
-pub(crate) fn policies(cli: &Cli) -> Result<Policies, Failure> {
+fn policies(cli: &Cli) -> Result<Policies, Failure> {
     let known = Tenants::of(cli)?;
     let tenants = known.list.iter().map(|tenant| tenant.settings.clone());
     let mut settings = cli.settings().clone().with_tenants(tenants.collect());
@@ -66,7 +68,7 @@ fn secret() -> u128 {
 }
 
 /// Makes backend and policies anew after a panic.
-pub(crate) fn rebuild<B: serve_core::Backend + Send + 'static>(
+fn rebuild<B: serve_core::Backend + Send + 'static>(
     cli: &Cli,
     mut backend: impl FnMut() -> Result<B, String> + Send + 'static,
 ) -> Rebuild {
@@ -74,45 +76,5 @@ pub(crate) fn rebuild<B: serve_core::Backend + Send + 'static>(
     Box::new(move || {
         let policies = policies(&cli).map_err(|error| error.to_string())?;
         Ok((Box::new(backend()?) as Box<_>, policies))
-    })
-}
-
-fn mock(cli: &Cli) -> Result<Assembled, Failure> {
-    let settings = cli.settings();
-    let speed = settings.mock_speed();
-    let config = settings.mock(&MockConfig {
-        vocabulary: MockText::WORDS,
-        ..MockConfig::default()
-    })?;
-    let limits = config.limits;
-    let name = cli.served_model_name.clone();
-    let kv_tokens = u64::from(limits.usable_blocks()) * u64::from(limits.block_size);
-    Ok(Assembled {
-        loaded: Loaded {
-            name: name.unwrap_or_else(|| "mock".to_owned()),
-            text: Arc::new(MockText::new()),
-            backend: Box::new(Mock::new(config.clone())),
-            policies: policies(cli)?,
-            rebuild: Some(rebuild(cli, move || Ok(Mock::new(config.clone())))),
-        },
-        description: Description {
-            limits,
-            lines: vec![
-                (
-                    "device",
-                    match settings.has_own_step_times() {
-                        false => {
-                            format!("mock: the timing of a measured GPU, {speed} times as fast")
-                        }
-                        true => format!("mock: the timing of its settings, {speed} times as fast"),
-                    },
-                ),
-                (
-                    "memory",
-                    format!("no weights, KV cache of {kv_tokens} pretended tokens"),
-                ),
-            ],
-            example: Example::Continue("Once upon a time"),
-        },
     })
 }

@@ -18,11 +18,11 @@ use serve_model::template::{ChatInputs, ChatTemplate};
 use serve_model::tokenizer::Tokenizer;
 use serve_sched::settings::{CONTEXT, KV_TOKENS, MAX_BATCH, STEP_TOKENS};
 
-use crate::assemble::{Assembled, Description, Example, policies, rebuild};
-use crate::cli::Cli;
+use super::progress::{Meter, mib};
+use super::{Assembled, Description, Example, policies, rebuild};
 use crate::console::Console;
 use crate::failure::Failure;
-use crate::progress::{Meter, mib};
+use crate::settings::Cli;
 
 pub(crate) fn assemble(cli: &Cli, console: &Console) -> Result<Assembled, Failure> {
     let source = source(cli, console)?;

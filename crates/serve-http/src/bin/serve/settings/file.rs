@@ -12,29 +12,29 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches};
 use toml::{Table, Value};
 
-use crate::cli::Cli;
+use super::Cli;
+use super::keys::{KeySettings, Tenants};
 use crate::failure::Failure;
-use crate::tenants::{KeySettings, Tenants};
 
 /// Settings that belong to the command line alone.
 const NOT_IN_A_FILE: [&str; 3] = ["config", "help", "version"];
 
-/// Reads the settings: flags, then environment variables, then the file that they name, which `read`
-/// turns into text.
+/// Reads the settings: flags, then environment variables, then the file that they name, which
+/// `read_file` turns into text.
 ///
 /// # Errors
 ///
 /// [`Failure::Message`] with clap's own words, [`Failure::File`] for a file that cannot be read, or
 /// [`Failure::Usage`] for settings that contradict each other.
-pub(crate) fn settings(
+pub(crate) fn read(
     arguments: Vec<OsString>,
-    read: impl Fn(&Path) -> io::Result<String>,
+    read_file: impl Fn(&Path) -> io::Result<String>,
 ) -> Result<Cli, Failure> {
     let given = Cli::command().try_get_matches_from(&arguments)?;
     let cli = match given.get_one::<PathBuf>("config") {
         None => Cli::from_arg_matches(&given)?,
         Some(path) => {
-            let text = read(path).map_err(|cause| file(path, cause.to_string()))?;
+            let text = read_file(path).map_err(|cause| file(path, cause.to_string()))?;
             with_file(arguments, &given, &text).map_err(|cause| match cause {
                 FileError::Own(failure) => failure,
                 FileError::Said(cause) => file(path, cause),
@@ -61,7 +61,7 @@ enum FileError {
 }
 
 fn with_file(arguments: Vec<OsString>, given: &ArgMatches, text: &str) -> Result<Cli, FileError> {
-    let Said { flags, keys } = read(text).map_err(FileError::Said)?;
+    let Said { flags, keys } = parse(text).map_err(FileError::Said)?;
     // By itself first, so that a wrong value is found in the file even where a flag hides it.
     let alone = flags.iter().map(|(_, flag)| flag.clone());
     without_environment()
@@ -92,7 +92,7 @@ struct Said {
     keys: Vec<KeySettings>,
 }
 
-fn read(text: &str) -> Result<Said, String> {
+fn parse(text: &str) -> Result<Said, String> {
     let mut table: Table = text
         .parse()
         .map_err(|error: toml::de::Error| error.to_string())?;
@@ -178,7 +178,7 @@ mod tests {
 
     use super::*;
 
-    const EXAMPLE: &str = include_str!("../../../../../docs/serve.toml");
+    const EXAMPLE: &str = include_str!("../../../../../../docs/serve.toml");
 
     fn parsed(arguments: &[&str], text: &str) -> Result<Cli, String> {
         let arguments: Vec<OsString> = ["serve"].iter().chain(arguments).map(Into::into).collect();

@@ -10,7 +10,7 @@ use serve_sched::settings::{CLASSES, Kind};
 use serve_sched::victim::VICTIM;
 use serve_sched::{Settings, TenantSettings};
 
-use crate::cli::Cli;
+use super::Cli;
 use crate::failure::Failure;
 
 /// One `[[keys]]` of the settings file.

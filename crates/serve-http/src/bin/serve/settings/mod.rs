@@ -1,6 +1,13 @@
 //! The settings of the binary: one definition each, with its flag, its environment variable, and its
 //! name in the settings file.
 
+mod file;
+mod keys;
+mod network;
+mod requests;
+mod scheduler;
+mod units;
+
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
@@ -9,10 +16,13 @@ use serve_sched::Settings;
 use serve_sched::settings::{MOCK, Row};
 
 use crate::failure::{EXIT_CODES, Failure};
-use crate::network::NetworkSettings;
-use crate::requests::RequestSettings;
-use crate::scheduler::SchedulerSettings;
-use crate::tenants::KeySettings;
+pub(crate) use file::read;
+use keys::KeySettings;
+pub(crate) use keys::Tenants;
+use network::NetworkSettings;
+pub(crate) use requests::CapacityStatus;
+use requests::RequestSettings;
+use scheduler::SchedulerSettings;
 
 /// Serves a language model behind an OpenAI-compatible API.
 ///

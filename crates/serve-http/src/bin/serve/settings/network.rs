@@ -7,7 +7,7 @@ use clap::builder::BoolishValueParser;
 use serde::Serialize;
 use serve_http::ConnectionSettings;
 
-use crate::units::{Seconds, one_or_more};
+use super::units::{Seconds, one_or_more};
 
 /// What the port is told.
 #[derive(Args, Clone, Debug, Serialize)]

@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-use crate::units::{Seconds, one_or_more};
+use super::units::{Seconds, one_or_more};
 
 /// What holds for every request, beside what the scheduler knows of it.
 #[derive(Args, Clone, Debug, Serialize)]
