@@ -1,4 +1,4 @@
-//! Victims: what a full KV cache costs, and what yielding saves.
+//! Victims: what a full KV cache costs, and what it saves to choose who is preempted.
 
 use std::error::Error;
 
@@ -23,7 +23,7 @@ const SLOTS: u32 = 16;
 
 struct Pressed {
     report: Report,
-    /// Positions that had been run when their request yielded.
+    /// Positions that had been run when their request was preempted.
     lost_tokens: u64,
 }
 
@@ -70,12 +70,16 @@ pub(super) fn newest_of_lowest_class() -> Result<Chart, Box<dyn Error>> {
         sizes().map(point).collect::<Result<Vec<_>, _>>()
     };
     Ok(Chart {
-        title: "The newest yields: a full cache serves more than one kept half empty",
+        title: "The newest is preempted: a full cache serves more than one kept half empty",
         setting: "400 requests waiting, prompts of 1 to 500 tokens, answers of 1 to 400",
         x: Axis::to(16.0, "size of the KV cache (largest requests that fit)"),
         y: Axis::to(5.0, "throughput (requests/s)"),
         series: vec![
-            Series::new("16 slots, the newest yields", Role::Policy, rate(false)?),
+            Series::new(
+                "16 slots, the newest is preempted",
+                Role::Policy,
+                rate(false)?,
+            ),
             Series::new("as many slots as surely fit", Role::Control, rate(true)?),
         ],
     })
@@ -94,7 +98,7 @@ pub(super) fn least_progress_lost() -> Result<Chart, Box<dyn Error>> {
         sizes().map(point).collect::<Result<Vec<_>, _>>()
     };
     Ok(Chart {
-        title: "Whoever has least to lose yields: fewer tokens are run again",
+        title: "Least progress lost: fewer tokens are run again",
         setting: "400 requests waiting, prompts of 1 to 500 tokens, answers of 1 to 400; 16 slots",
         x: Axis::to(16.0, "size of the KV cache (largest requests that fit)"),
         y: Axis::to(80.0, "tokens lost to preemption (thousands)"),
@@ -229,11 +233,15 @@ pub(super) fn by_class() -> Result<Chart, Box<dyn Error>> {
         y: Axis::to(8.0, "time to first token (s)"),
         series: vec![
             Series::new(
-                "a lower class yields",
+                "a lower class is preempted",
                 Role::Policy,
                 first_token(&run(true)?),
             ),
-            Series::new("nobody yields", Role::Control, first_token(&run(false)?)),
+            Series::new(
+                "nobody is preempted",
+                Role::Control,
+                first_token(&run(false)?),
+            ),
         ],
     })
 }
