@@ -57,7 +57,14 @@ mod tests {
 
     #[test]
     fn the_charts_in_the_documentation_are_those_that_are_drawn() {
-        for name in ["fifo", "latency-budget", "gradient", "prefix-cache"] {
+        for name in [
+            "fifo",
+            "latency-budget",
+            "gradient",
+            "prefix-cache",
+            "first-come",
+            "over-share-first",
+        ] {
             let kept = fs::read_to_string(folder().join(format!("{name}.svg"))).unwrap();
             assert!(
                 draw(name).unwrap() == kept,
@@ -77,26 +84,26 @@ mod tests {
             .collect()
     }
 
-    /// Pages of what tables of tests say better, and of what stands in the chart of another page.
-    const WITHOUT: [&str; 7] = [
-        "class-first",
-        "composed-orders",
-        "fair-groups",
-        "first-come",
-        "inter-token-target",
-        "most-freed-for-least-lost",
-        "over-share-first",
-    ];
-
     #[test]
-    fn every_policy_page_has_its_chart_or_is_known_to_have_none_and_nothing_else_is_drawn() {
+    fn every_policy_page_shows_its_chart_with_its_title_and_nothing_else_is_drawn() {
         let drawn: BTreeSet<String> = CHARTS.iter().map(|(name, _)| (*name).to_owned()).collect();
         assert_eq!(names(&folder(), ".svg"), drawn);
-        let mut pages = names(&folder().join("../policies"), ".md");
+        let policies = folder().join("../policies");
+        let mut pages = names(&policies, ".md");
         pages.remove("README");
-        for page in WITHOUT {
-            assert!(pages.remove(page), "{page}");
-        }
         assert_eq!(pages, drawn);
+        for name in drawn {
+            let page = fs::read_to_string(policies.join(format!("{name}.md"))).unwrap();
+            let svg = fs::read_to_string(folder().join(format!("{name}.svg"))).unwrap();
+            let (before, _) = page
+                .split_once(&format!("](../charts/{name}.svg)"))
+                .unwrap_or_else(|| panic!("{name}.md does not show its chart"));
+            let (_, title) = before.rsplit_once("![").unwrap();
+            let title = title.replace('\'', "&apos;");
+            assert!(
+                svg.lines().any(|line| line == title),
+                "{name}.svg is not titled: {title}"
+            );
+        }
     }
 }

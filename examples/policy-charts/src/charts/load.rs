@@ -5,6 +5,7 @@ use std::error::Error;
 use examples_support::{l4, mean, percentile, request, simulate};
 use serve_core::{Request, Span, Time};
 use serve_sched::Policies;
+use serve_sched::order::Order;
 use serve_sched::sim::{Poisson, Report, Row};
 
 /// Requests a second that 8 slots answer at most, with 30 tokens in and 64 out: the measure of 100%
@@ -29,6 +30,16 @@ pub(super) fn serve(
     load: impl IntoIterator<Item = Request>,
 ) -> Result<Report, Box<dyn Error>> {
     Ok(simulate(&l4(SLOTS)?, policies, load)?)
+}
+
+/// Runs requests that all wait, in this order.
+pub(super) fn ordered(order: Box<dyn Order>, load: Vec<Request>) -> Result<Report, Box<dyn Error>> {
+    let policies = Policies {
+        admit: Vec::new(),
+        order,
+        ..Policies::default()
+    };
+    serve(policies, load)
 }
 
 /// Requests in the order of their arrival.

@@ -2,12 +2,14 @@
 
 mod admit;
 mod batch;
+mod budget;
 mod concurrency;
 mod in_flight;
 mod kv;
 mod load;
 mod order;
 mod retry;
+mod shares;
 mod victim;
 
 use std::error::Error;
@@ -33,13 +35,23 @@ pub(crate) const CHARTS: &[(&str, Make)] = &[
     ("strict-tiers", order::strict_tiers),
     ("aging-tiers", order::aging_tiers),
     ("fair-tenants", order::fair_tenants),
+    ("fair-groups", shares::fair_groups),
+    ("composed-orders", shares::composed_orders),
     ("earliest-deadline", order::earliest_deadline),
     ("response-ratio", order::response_ratio),
     ("one-at-a-time", batch::one_at_a_time),
     ("static-batch", batch::static_batch),
     ("continuous", batch::continuous),
+    ("first-come", budget::first_come),
+    ("class-first", budget::class_first),
+    ("inter-token-target", budget::inter_token_target),
     ("newest-of-lowest-class", victim::newest_of_lowest_class),
     ("least-progress-lost", victim::least_progress_lost),
+    (
+        "most-freed-for-least-lost",
+        victim::most_freed_for_least_lost,
+    ),
+    ("over-share-first", victim::over_share_first),
     ("preemption-by-class", victim::by_class),
     ("prefix-cache", kv::prefix_cache),
 ];
