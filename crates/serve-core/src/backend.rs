@@ -1,6 +1,8 @@
 //! What a scheduler needs of a device.
 
-use crate::{Limits, RequestId, Span, StepId, StepLoad, StepOutcome, StepPlan, TokenId};
+use crate::{
+    BackendError, Limits, RequestId, Span, StepId, StepLoad, StepOutcome, StepPlan, TokenId,
+};
 
 /// Something that runs steps: a GPU, a CPU, a mock.
 ///

@@ -7,7 +7,7 @@
 
 use super::{Batch, BatchView, Join};
 use crate::ConfigError;
-use crate::named::Named;
+use crate::settings::Named;
 
 /// As its family lists it.
 pub(super) const POLICY: Named<dyn Batch> = Named {

@@ -11,8 +11,7 @@ pub use static_batch::{Static, Window};
 use serve_core::Time;
 
 use crate::ConfigError;
-use crate::named::Named;
-use crate::settings::Setting;
+use crate::settings::{Named, Setting};
 
 /// Which batch policy it is.
 pub const BATCH: Setting<&'static str> = Setting::name(

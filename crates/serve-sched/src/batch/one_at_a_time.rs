@@ -2,7 +2,7 @@
 //! experiment.
 
 use super::{Batch, BatchView, Join};
-use crate::named::Named;
+use crate::settings::Named;
 
 /// As its family lists it.
 pub(super) const POLICY: Named<dyn Batch> = Named {

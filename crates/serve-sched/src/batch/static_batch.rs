@@ -9,8 +9,7 @@ use serve_core::{Span, Time};
 
 use super::{Batch, BatchView, Join};
 use crate::ConfigError;
-use crate::named::Named;
-use crate::settings::{MAX_BATCH, Setting, Settings};
+use crate::settings::{MAX_BATCH, Named, Setting, Settings};
 
 /// As its family lists it.
 pub(super) const POLICY: Named<dyn Batch> = Named {

@@ -10,8 +10,7 @@
 
 use super::{Budget, Part, Prompt};
 use crate::ConfigError;
-use crate::named::Named;
-use crate::settings::{Setting, Settings};
+use crate::settings::{Named, Setting, Settings};
 
 /// As its family lists it.
 pub(super) const POLICY: Named<dyn Budget> = Named {

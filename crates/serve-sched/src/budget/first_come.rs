@@ -4,7 +4,7 @@
 //! where they are alike; a long one holds up all that come after it until it has been run.
 
 use super::{Budget, Part, Prompt};
-use crate::named::Named;
+use crate::settings::Named;
 
 /// As its family lists it.
 pub(super) const POLICY: Named<dyn Budget> = Named {

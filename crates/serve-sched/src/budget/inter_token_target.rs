@@ -24,8 +24,7 @@ use serve_core::Span;
 use super::class_first::PROMPT_TOKENS_MAX;
 use super::{Budget, ClassFirst, Part, Prompt, StepView};
 use crate::ConfigError;
-use crate::named::Named;
-use crate::settings::{Setting, Settings};
+use crate::settings::{Named, Setting, Settings};
 
 /// As its family lists it.
 pub(super) const POLICY: Named<dyn Budget> = Named {

@@ -14,8 +14,7 @@ pub use inter_token_target::InterTokenTarget;
 use serve_core::{Request, Time};
 
 use crate::ConfigError;
-use crate::named::Named;
-use crate::settings::Setting;
+use crate::settings::{Named, Setting};
 pub use crate::step_cost::StepCost;
 
 /// Which budget policy it is.

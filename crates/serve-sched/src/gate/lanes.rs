@@ -11,8 +11,8 @@ use std::num::NonZeroU32;
 use serve_core::Time;
 use slab::Slab;
 
+use super::entry::Entry;
 use super::line::{Line, Positions};
-use super::queue::Entry;
 use crate::demand::Demand;
 use crate::order::{LEVELS_MAX, Lanes, Order, Path};
 

@@ -6,6 +6,7 @@
 //! [`Gate::next_timeout`], [`Gate::load`]. The gate sends no events; who takes a request answers
 //! for it.
 
+mod entry;
 mod figures;
 mod lanes;
 mod line;
@@ -24,7 +25,8 @@ use crate::journal::{Decision, Journal};
 use crate::lengths::{Expected, Lengths, SeenLengths, Unseen};
 use crate::order::{Order, Place, Served, Waiting};
 use crate::pace::{Capacity, Pace};
-use queue::{Due, Entry, Queue};
+use entry::Entry;
+use queue::{Due, Queue};
 use started::Started;
 
 /// Admission policies, an order and the requests that wait.

@@ -4,36 +4,15 @@
 //! which they began to wait. Which one is next, the [`Tree`] of lanes says.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use serve_core::{Request, RequestId, Span, Time};
+use serve_core::{RequestId, Time};
 use slab::Slab;
 
-use super::Taken;
+use super::entry::Entry;
 use super::lanes::{Item, Tree};
 use crate::demand::Demand;
 use crate::ids::IdTable;
-use crate::order::{Order, Path, Place, Waiting};
-
-/// A request that waits.
-#[derive(Clone, Debug)]
-pub(super) struct Entry {
-    pub(super) request: Arc<Request>,
-    pub(super) sequence: u64,
-    pub(super) since: Time,
-    pub(super) preemptions: u32,
-    /// What it asks of the device, as expected when it began to wait.
-    pub(super) demand: Demand,
-    /// How long it was predicted to wait; zero if nothing was.
-    pub(super) predicted: Span,
-    /// The lane that it stands in, and where in it.
-    leaf: u32,
-    key: u64,
-    /// When to ask for its place again; never is [`Time::MAX`].
-    again: Time,
-    /// Stands in no lane before then.
-    held: bool,
-}
+use crate::order::{Order, Path, Place};
 
 /// Neighbours in the list by the time at which waiting began. Kept apart from the entries, in a
 /// table that is small enough for the cache.
@@ -64,53 +43,6 @@ pub(super) struct Queue {
 }
 
 const NONE: u32 = u32::MAX;
-
-impl Entry {
-    /// `taken`, which waits from `since` on.
-    pub(super) fn new(taken: Taken, since: Time, demand: Demand, predicted: Span) -> Self {
-        Self {
-            request: taken.request,
-            sequence: taken.sequence,
-            since,
-            preemptions: taken.preemptions,
-            demand,
-            predicted,
-            leaf: 0,
-            key: 0,
-            again: Time::MAX,
-            held: false,
-        }
-    }
-
-    /// When it is of no use any more to wait.
-    fn expires(&self) -> Option<Time> {
-        let start_by = self.request.start_by();
-        let start_by = start_by.filter(|_| self.preemptions == 0);
-        [self.request.deadline(), start_by]
-            .into_iter()
-            .flatten()
-            .min()
-    }
-
-    /// Whether its time to wait is over.
-    pub(super) fn is_overdue(&self, now: Time) -> bool {
-        self.expires().is_some_and(|expires| expires <= now)
-    }
-
-    /// Whether it may be made to give its place in a full queue up.
-    fn is_displaceable(&self) -> bool {
-        self.preemptions == 0 && !self.request.is_committed()
-    }
-
-    pub(super) fn view(&self) -> Waiting<'_> {
-        Waiting {
-            request: &self.request,
-            sequence: self.sequence,
-            since: self.since,
-            preemptions: self.preemptions,
-        }
-    }
-}
 
 impl Queue {
     pub(super) fn new(order: &dyn Order) -> Self {

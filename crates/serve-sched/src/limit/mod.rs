@@ -17,7 +17,7 @@ pub use parts::InvalidLimit;
 
 use serve_core::{Span, Time};
 
-use crate::named::Named;
+use crate::settings::Named;
 
 /// Every limit with its default parameters, by its name.
 pub const LIMITS: &[Named<dyn Concurrency>] = &[

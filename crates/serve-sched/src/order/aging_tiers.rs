@@ -23,8 +23,7 @@
 use serve_core::{Request, Span, Time};
 
 use super::{Order, Place, Waiting};
-use crate::named::Named;
-use crate::settings::Setting;
+use crate::settings::{Named, Setting};
 
 /// As its family lists it.
 pub(super) const POLICY: Named<dyn Order> = Named {

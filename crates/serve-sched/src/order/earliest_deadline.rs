@@ -15,7 +15,7 @@
 use serve_core::Time;
 
 use super::{Order, Place, Waiting};
-use crate::named::Named;
+use crate::settings::Named;
 
 /// As its family lists it.
 pub(super) const POLICY: Named<dyn Order> = Named {

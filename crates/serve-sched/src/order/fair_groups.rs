@@ -15,18 +15,22 @@ use std::sync::Arc;
 use serve_core::{Request, Time};
 
 use super::compose::{Factory, Instances};
+use super::fair_tenants::{INPUT_WEIGHT, OUTPUT_WEIGHT, WEIGHTS};
 use super::share::{Ledger, Members, Weights, ahead};
 use super::{Fifo, Lanes, Order, Place, Served, Waiting};
 use crate::demand::Demand;
-use crate::named::Named;
-use crate::order::OrderSettings;
-use crate::order::fair_tenants::WEIGHTS;
+use crate::settings::Named;
 
 /// As its family lists it.
 pub(super) const POLICY: Named<dyn Order> = Named {
     name: "fair-groups",
     settings: WEIGHTS,
-    build: |settings| OrderSettings::of(settings).fair_groups(),
+    build: |settings| {
+        let weights = (settings.get(&INPUT_WEIGHT), settings.get(&OUTPUT_WEIGHT));
+        let members = Arc::new(Members::of(settings));
+        let fifo: Factory = Arc::new(|| Box::new(Fifo));
+        Box::new(FairGroups::over(members, weights.0, weights.1, fifo))
+    },
 };
 
 /// Equal token shares for groups, and an order inside of each.

@@ -41,18 +41,16 @@ use std::sync::Arc;
 
 use serve_core::{Request, TenantId, Time};
 
-use super::share::{Account, GroupId, Ledger, Members, Seat, Weights, ahead};
+use super::share::{Account, Ledger, Members, Seat, Weights, ahead};
 use super::{Lanes, Order, Path, Place, Served, Waiting};
 use crate::demand::Demand;
-use crate::named::Named;
-use crate::order::OrderSettings;
-use crate::settings::{Row, Setting};
+use crate::settings::{GroupId, Named, Row, Setting, Settings};
 
 /// As its family lists it.
 pub(super) const POLICY: Named<dyn Order> = Named {
     name: "fair-tenants",
     settings: WEIGHTS,
-    build: |settings| OrderSettings::of(settings).fair_tenants(),
+    build: |settings| Box::new(FairTenants::of(settings)),
 };
 
 /// The settings of every fair order.
@@ -80,6 +78,13 @@ impl FairTenants {
     /// takes a whole decode step and a prompt token a part of one, so it should cost more.
     pub fn new(input_weight: u32, output_weight: u32) -> Self {
         Self::among(Arc::default(), input_weight, output_weight)
+    }
+
+    /// What the settings say, of tenants as well.
+    fn of(settings: &Settings) -> Self {
+        let members = Arc::new(Members::of(settings));
+        let (input, output) = (settings.get(&INPUT_WEIGHT), settings.get(&OUTPUT_WEIGHT));
+        Self::among(members, input, output)
     }
 
     /// The same for tenants of whom something is known.
@@ -143,13 +148,7 @@ impl FairTenants {
 impl Default for FairTenants {
     /// With the weights that the settings have by default, and equal shares.
     fn default() -> Self {
-        let OrderSettings {
-            members,
-            input_weight,
-            output_weight,
-            ..
-        } = OrderSettings::default();
-        Self::among(members, input_weight, output_weight)
+        Self::of(&Settings::default())
     }
 }
 
@@ -247,7 +246,6 @@ mod tests {
 
     use super::*;
     use crate::Gate;
-    use crate::Settings;
     use crate::admit::{Cause, Ended};
 
     /// A gate with this order, and a way to serve its head to the end.
@@ -302,14 +300,11 @@ mod tests {
         let tenants = vec![tenant(1, Some(three)), tenant(2, None)];
         let settings = Settings::default().with_tenants(tenants);
         let settings = settings.with(&INPUT_WEIGHT, 5).with(&OUTPUT_WEIGHT, 7);
-        let of_settings = OrderSettings::of(&settings);
-        assert_eq!(
-            (of_settings.input_weight, of_settings.output_weight),
-            (5, 7)
-        );
+        let order = FairTenants::of(&settings);
+        assert_eq!((order.weights.input, order.weights.output), (5, 7));
         let members = Members::new().with_share(TenantId::new(1), three);
         let members = members.with_share(TenantId::new(2), NonZeroU32::MIN);
-        assert_eq!(*of_settings.members, members);
+        assert_eq!(*order.members, members);
     }
 
     #[test]

@@ -9,6 +9,7 @@
 //! the outermost first, and each level of it compares its lanes in its own way.
 
 mod aging_tiers;
+mod by_name;
 mod compose;
 mod earliest_deadline;
 mod fair_groups;
@@ -19,14 +20,15 @@ mod share;
 mod strict_tiers;
 
 pub use aging_tiers::AgingTiers;
-pub(crate) use compose::OUTER;
-pub use compose::{Aging, Factory, InvalidOrder, LEVELS_MAX, OrderSettings, Path, Tiers};
+pub(crate) use by_name::OUTER;
+pub use by_name::{InvalidOrder, OrderSettings};
+pub use compose::{Aging, Factory, LEVELS_MAX, Path, Tiers};
 pub use earliest_deadline::EarliestDeadline;
 pub use fair_groups::FairGroups;
 pub use fair_tenants::FairTenants;
 pub use fifo::Fifo;
 pub use response_ratio::ResponseRatio;
-pub use share::{GroupId, Members};
+pub use share::Members;
 pub use strict_tiers::StrictTiers;
 
 use std::num::NonZeroU32;
@@ -34,15 +36,14 @@ use std::num::NonZeroU32;
 use serve_core::{Request, Time};
 
 use crate::demand::Demand;
-use crate::named::Named;
-use crate::settings::Setting;
+use crate::settings::{Named, Setting};
 
 /// Which order it is.
 pub const ORDER: Setting<String> = Setting::path(
     "order",
     "Which waiting request is next",
     "fifo",
-    || compose::OUTER.iter().map(|outer| outer.name).collect(),
+    || by_name::OUTER.iter().map(|outer| outer.name).collect(),
     || Named::names(ORDERS),
 )
 .checked(|settings| {

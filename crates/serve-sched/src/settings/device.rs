@@ -74,7 +74,7 @@ const MODEL: &str = "Model";
 const MOCK_GROUP: &str = "Mock";
 
 /// What fits on the device.
-pub(super) const ROOM: &[&Row] = &[
+pub(crate) const ROOM: &[&Row] = &[
     &MAX_BATCH.row,
     &STEP_TOKENS.row,
     &CONTEXT.row,

@@ -34,7 +34,7 @@ const GROUP: &str = "Requests";
 const CLASSES_MAX: usize = 16;
 
 /// What holds for every request.
-pub(super) const REQUESTS: &[&Row] = &[&REQUEST_TIMEOUT.row, &QUEUE_TIMEOUT.row, &CLASSES.row];
+pub(crate) const REQUESTS: &[&Row] = &[&REQUEST_TIMEOUT.row, &QUEUE_TIMEOUT.row, &CLASSES.row];
 
 impl Settings {
     /// The class of this name.

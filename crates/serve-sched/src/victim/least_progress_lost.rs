@@ -5,7 +5,7 @@
 //! preemptions before it is left in peace.
 
 use super::{Candidate, Victim};
-use crate::named::Named;
+use crate::settings::Named;
 
 /// As its family lists it.
 pub(super) const POLICY: Named<dyn Victim> = Named {

@@ -12,8 +12,7 @@ pub use over_share_first::OverShareFirst;
 
 use serve_core::Request;
 
-use crate::named::Named;
-use crate::settings::{Row, Setting, Settings};
+use crate::settings::{Named, Row, Setting, Settings};
 
 /// Which victim policy it is.
 pub const VICTIM: Setting<&'static str> = Setting::name(

@@ -6,7 +6,7 @@
 //! frees its blocks by itself soon.
 
 use super::{Candidate, Victim};
-use crate::named::Named;
+use crate::settings::Named;
 
 /// As its family lists it.
 pub(super) const POLICY: Named<dyn Victim> = Named {

@@ -4,7 +4,7 @@
 //! equals somebody always goes on to the end.
 
 use super::{Candidate, Victim};
-use crate::named::Named;
+use crate::settings::Named;
 
 /// As its family lists it.
 pub(super) const POLICY: Named<dyn Victim> = Named {

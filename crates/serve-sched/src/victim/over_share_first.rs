@@ -10,8 +10,7 @@ use std::num::NonZeroU32;
 use serve_core::TenantId;
 
 use super::{Candidate, Victim};
-use crate::named::Named;
-use crate::settings::Settings;
+use crate::settings::{Named, Settings};
 
 /// As its family lists it.
 pub(super) const POLICY: Named<dyn Victim> = Named {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use serve_sched::settings::{Entry, Needs, table};
+use serve_sched::table::{Entry, Needs, table};
 
 /// One row of the document.
 fn row(entry: &Entry) -> String {

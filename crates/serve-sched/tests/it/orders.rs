@@ -12,7 +12,8 @@ use proptest::sample::Index;
 use serve_core::{Class, Request, RequestId, Span, TenantId, Time, TokenId, Usage};
 use serve_sched::admit::{Cause, Ended, QueueCap};
 use serve_sched::lengths::{Expected, Lengths, Unseen};
-use serve_sched::order::{GroupId, Lanes, Members, Order, OrderSettings, Place, Served, Waiting};
+use serve_sched::order::{Lanes, Members, Order, OrderSettings, Place, Served, Waiting};
+use serve_sched::settings::GroupId;
 use serve_sched::{Demand, Gate, Taken};
 
 /// Every answer is as long as it may be, whatever is seen.

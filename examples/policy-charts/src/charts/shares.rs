@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use examples_support::{mean, request};
 use serve_core::{Class, Request, TenantId};
-use serve_sched::order::{FairGroups, FairTenants, Fifo, GroupId, Members, Order, OrderSettings};
+use serve_sched::order::{FairGroups, FairTenants, Fifo, Members, Order, OrderSettings};
+use serve_sched::settings::GroupId;
 use serve_sched::sim::{Report, Row};
 
 use super::load::{CAPACITY, arrivals, merged, ordered, sweep};

@@ -1,16 +1,13 @@
-//! Orders made of orders: an inner one in each lane of an outer one, by value or by name.
+//! Orders made of orders: an inner one in each lane of an outer one.
 
 mod aging;
 mod instances;
 mod path;
-mod settings;
 mod tiers;
 
 pub use aging::Aging;
 pub(super) use instances::Instances;
 pub use path::{LEVELS_MAX, Path};
-pub(crate) use settings::OUTER;
-pub use settings::{InvalidOrder, OrderSettings};
 pub use tiers::Tiers;
 
 use std::sync::Arc;

@@ -7,25 +7,7 @@ use serve_core::{Request, TenantId};
 
 use crate::demand::Demand;
 use crate::order::Served;
-
-/// A group of tenants that are served as one: the keys of an organisation.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct GroupId(u32);
-
-impl GroupId {
-    /// The group of all tenants that nobody has named.
-    pub const UNNAMED: Self = Self(0);
-
-    /// The group with this number.
-    pub const fn new(id: u32) -> Self {
-        Self(id)
-    }
-
-    /// Its number.
-    pub const fn get(self) -> u32 {
-        self.0
-    }
-}
+use crate::settings::{GroupId, Settings};
 
 /// The tenants of whom something is known. A tenant with a share and without a group is a group by
 /// itself. All others together are the group [`GroupId::UNNAMED`], so that an id that a client makes
@@ -61,6 +43,21 @@ pub(in crate::order) struct Seat {
 }
 
 impl Members {
+    /// Those of whom the settings say something.
+    pub fn of(settings: &Settings) -> Self {
+        let mut members = Self::new();
+        for tenant in &settings.tenants {
+            members = members.with_share(tenant.id, tenant.weight.unwrap_or(NonZeroU32::MIN));
+            if let Some(group) = tenant.group {
+                members = members.with_group(tenant.id, group);
+            }
+        }
+        for &(group, share) in &settings.groups {
+            members = members.with_group_share(group, share);
+        }
+        members
+    }
+
     /// Nobody is known.
     pub fn new() -> Self {
         Self::default()

@@ -5,7 +5,7 @@ mod ledger;
 mod members;
 
 pub(super) use ledger::{Account, Ledger};
-pub use members::{GroupId, Members};
+pub use members::Members;
 pub(super) use members::{Seat, Weights};
 
 use std::num::NonZeroU32;

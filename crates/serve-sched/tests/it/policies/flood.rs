@@ -11,7 +11,8 @@ use serve_sched::admit::{
     FirstTokenBudget, InFlightLimits, LatencyBudget, QueueCap, Quota, TokenBucket,
 };
 use serve_sched::kv::KvSettings;
-use serve_sched::order::{FairGroups, FairTenants, Fifo, GroupId, Members, Order, Served};
+use serve_sched::order::{FairGroups, FairTenants, Fifo, Members, Order, Served};
+use serve_sched::settings::GroupId;
 use serve_sched::sim::{Arrivals, Poisson, Report, Row, Simulation};
 use serve_sched::victim::{NewestOfLowestClass, OverShareFirst, Victim};
 use serve_sched::{Gate, Policies, Scheduler};

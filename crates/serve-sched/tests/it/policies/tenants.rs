@@ -11,7 +11,8 @@ use serve_core::{
 };
 use serve_sched::admit::{Admit, Cause, Ended, QueueCap};
 use serve_sched::kv::KvSettings;
-use serve_sched::order::{FairTenants, Fifo, GroupId, Order, Served};
+use serve_sched::order::{FairTenants, Fifo, Order, Served};
+use serve_sched::settings::GroupId;
 use serve_sched::sim::{Arrivals, Poisson, Report, Row, Simulation, Terminal};
 use serve_sched::{Gate, Policies, Scheduler};
 

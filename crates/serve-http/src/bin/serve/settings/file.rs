@@ -174,7 +174,8 @@ mod tests {
     use std::collections::BTreeSet;
 
     use serve_sched::admit::QUEUE_CAP;
-    use serve_sched::settings::{CLASSES, MAX_BATCH, table};
+    use serve_sched::settings::{CLASSES, MAX_BATCH};
+    use serve_sched::table::table;
 
     use super::*;
 

@@ -5,8 +5,8 @@ use std::num::NonZeroU32;
 use serde::{Deserialize, Serialize};
 use serve_core::{Class, TenantId};
 use serve_http::auth::{Identity, KeyHash, Keys};
-use serve_sched::order::{GroupId, ORDER};
-use serve_sched::settings::{CLASSES, Kind};
+use serve_sched::order::ORDER;
+use serve_sched::settings::{CLASSES, GroupId, Kind};
 use serve_sched::victim::VICTIM;
 use serve_sched::{Settings, TenantSettings};
 

@@ -14,7 +14,8 @@ use serve_sched::admit::ADMISSIONS;
 use serve_sched::batch::{BATCH, BATCHES};
 use serve_sched::budget::{BUDGET, BUDGETS};
 use serve_sched::order::ORDER;
-use serve_sched::settings::{Entry, Kind, Needs, Row, Usual, Value, table};
+use serve_sched::settings::{Kind, Row, Usual, Value};
+use serve_sched::table::{Entry, Needs, table};
 use serve_sched::victim::{VICTIM, VICTIMS};
 use serve_sched::{Named, Settings};
 

@@ -3,20 +3,17 @@
 
 use std::sync::Arc;
 
-use std::num::NonZeroU32;
-
 use serve_core::Span;
 use thiserror::Error;
 
-use super::{Aging, Factory, Tiers};
-use crate::named::Named;
-use crate::order::aging_tiers::AGE_AFTER;
-use crate::order::fair_tenants::{INPUT_WEIGHT, OUTPUT_WEIGHT, WEIGHTS};
-use crate::order::response_ratio::WAIT_MAX;
-use crate::order::{
-    AgingTiers, FairGroups, FairTenants, LEVELS_MAX, Members, ORDERS, Order, ResponseRatio,
+use super::aging_tiers::AGE_AFTER;
+use super::fair_tenants::{INPUT_WEIGHT, OUTPUT_WEIGHT, WEIGHTS};
+use super::response_ratio::WAIT_MAX;
+use super::{
+    Aging, AgingTiers, Factory, FairGroups, FairTenants, Fifo, LEVELS_MAX, Members, ORDERS, Order,
+    ResponseRatio, Tiers,
 };
-use crate::settings::{Row, Settings};
+use crate::settings::{Named, Row, Settings};
 
 /// The parameters of every order; those of an order that is not named do nothing.
 #[derive(Clone, Debug)]
@@ -88,39 +85,13 @@ pub enum InvalidOrder {
 impl OrderSettings {
     /// What the settings say, of tenants as well.
     pub fn of(settings: &Settings) -> Self {
-        let tenants = settings.tenants.iter();
-        let members = tenants.fold(Members::new(), |members, tenant| {
-            let share = tenant.weight.unwrap_or(NonZeroU32::MIN);
-            let members = members.with_share(tenant.id, share);
-            match tenant.group {
-                Some(group) => members.with_group(tenant.id, group),
-                None => members,
-            }
-        });
-        let groups = settings.groups.iter();
-        let members = groups.fold(members, |members, &(group, share)| {
-            members.with_group_share(group, share)
-        });
         Self {
             age_after: settings.get(&AGE_AFTER),
             wait_max: settings.get(&WAIT_MAX),
             input_weight: settings.get(&INPUT_WEIGHT),
             output_weight: settings.get(&OUTPUT_WEIGHT),
-            members: Arc::new(members),
+            members: Arc::new(Members::of(settings)),
         }
-    }
-
-    /// Equal token shares for tenants.
-    pub(crate) fn fair_tenants(&self) -> Box<dyn Order> {
-        let (input, output) = self.weights();
-        Box::new(FairTenants::among(Arc::clone(&self.members), input, output))
-    }
-
-    /// Equal token shares for groups, first come, first served in each.
-    pub(crate) fn fair_groups(&self) -> Box<dyn Order> {
-        let ((input, output), members) = (self.weights(), Arc::clone(&self.members));
-        let fifo: Factory = Arc::new(|| Box::new(crate::order::Fifo));
-        Box::new(FairGroups::over(members, input, output, fifo))
     }
 
     /// The order that is called `name`.
@@ -196,13 +167,11 @@ impl OrderSettings {
         Ok(match name {
             "aging-tiers" => Arc::new(move || Box::new(AgingTiers::new(age_after))),
             "response-ratio" => Arc::new(move || Box::new(ResponseRatio::new(wait_max))),
-            "fair-tenants" | "fair-groups" => {
-                let (settings, tenants) = (self.clone(), name == "fair-tenants");
-                Arc::new(move || match tenants {
-                    true => settings.fair_tenants(),
-                    false => settings.fair_groups(),
-                })
+            "fair-tenants" => {
+                let (members, (input, output)) = (Arc::clone(&self.members), self.weights());
+                Arc::new(move || Box::new(FairTenants::among(Arc::clone(&members), input, output)))
             }
+            "fair-groups" => self.around(name, Arc::new(|| Box::new(Fifo)))?,
             name => {
                 let policy = ORDERS.iter().find(|policy| policy.name == name);
                 let unknown = || InvalidOrder::Unknown {

@@ -1,13 +1,21 @@
-//! All settings in one table, put together from the lists that the policies keep.
+//! Every setting once, in one table, put together from the lists that the policies keep.
+//!
+//! Whatever takes settings is made from the table: the flags, variables and file of a server, what it
+//! shows of itself, the simulation that predicts it, the tables of the documents. So the same settings
+//! are accepted everywhere, refused in the same words, and mean the same.
+//!
+//! Library users who know their policies fill in [`Policies`](crate::Policies) themselves and need none
+//! of this.
 
-use super::kind::Value;
-use super::row::Row;
-use super::{device, requests};
+mod build;
+#[cfg(test)]
+mod tests;
+
 use crate::admit::ADMISSIONS;
 use crate::batch::{BATCH, BATCHES};
 use crate::budget::{BUDGET, BUDGETS};
-use crate::named::Named;
 use crate::order::{ORDER, ORDERS, OUTER};
+use crate::settings::{MOCK, Named, REQUESTS, ROOM, Row, Value};
 use crate::victim::{VICTIM, VICTIMS};
 use crate::{kv, victim};
 
@@ -44,7 +52,7 @@ impl Needs {
     }
 
     /// The setting that chooses.
-    pub(super) fn chooser(&self) -> &'static Row {
+    fn chooser(&self) -> &'static Row {
         match self {
             Self::Switch(switch) => switch,
             Self::Policy { family, .. } => family,
@@ -52,7 +60,7 @@ impl Needs {
     }
 
     /// Whether this value of that setting is what is needed.
-    pub(super) fn are_met_by(&self, value: &Value) -> bool {
+    fn are_met_by(&self, value: &Value) -> bool {
         match (self, value) {
             (Self::Switch(_), Value::Switch(on)) => *on,
             (Self::Policy { names, .. }, Value::Name(name)) => names.contains(name),
@@ -67,9 +75,9 @@ impl Needs {
 /// Every setting, in the order of explanations.
 pub fn table() -> Vec<Entry> {
     let mut table = Table(Vec::new());
-    table.rows(device::ROOM);
-    table.rows(device::MOCK);
-    table.rows(requests::REQUESTS);
+    table.rows(ROOM);
+    table.rows(MOCK);
+    table.rows(REQUESTS);
     table.family(&ORDER.row, ORDERS);
     for outer in OUTER {
         for &row in outer.settings {

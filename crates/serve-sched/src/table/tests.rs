@@ -1,11 +1,18 @@
 //! What holds for every setting of the table, and for settings together.
 
 use std::collections::BTreeSet;
+use std::num::NonZeroU32;
 
 use serve_core::Span;
 
 use super::*;
+use crate::Policies;
+use crate::kv::KvSettings;
 use crate::order::ORDERS;
+use crate::settings::{
+    CONTEXT, KV_TOKENS, Kind, QUEUE_TIMEOUT, SettingError, Settings, TenantSettings, Usual,
+};
+use crate::victim::Preemption;
 
 /// Settings as texts: `order=fifo`.
 fn settings(all: &[&str]) -> Result<Settings, SettingError> {
