@@ -154,7 +154,7 @@ fn plain(text: &str) {
     let _ = writeln!(stderr(), "{text}");
 }
 
-/// Turns true at the first Ctrl-C, or when the `budget` is used up: what is under way is called off, and
+/// Turns true at the first Ctrl-C, or when the `budget` is used up: what is under way is cancelled, and
 /// what was measured is kept. The next Ctrl-C ends the process at once, with 130.
 ///
 /// Must be called within a tokio runtime.

@@ -39,7 +39,7 @@ pub struct Sample {
     /// KV blocks kept for later prompts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kv_cached: Option<f64>,
-    /// Requests that were made to yield, so far.
+    /// Preemptions so far.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preemptions: Option<f64>,
     /// Requests that were refused, so far.

@@ -29,7 +29,7 @@ macro_rules! id {
 }
 
 id!(
-    /// One request, unique for the lifetime of a scheduler. Chosen by whoever submits.
+    /// One request, unique for the lifetime of a scheduler. Chosen by the caller that submits it.
     RequestId(u64),
     "r"
 );

@@ -144,7 +144,7 @@ impl Request {
         self
     }
 
-    /// Whoever has not started by this point is answered as expired and never run. Who has started
+    /// A request that has not started by then expires without running. One that has started
     /// is not concerned, a request that waits again after a preemption included.
     #[must_use]
     pub fn with_start_by(mut self, start_by: Option<Time>) -> Self {

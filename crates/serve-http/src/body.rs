@@ -2,7 +2,7 @@
 //! being read, and time.
 //!
 //! The second bound is what makes thousands of clients that each begin a long body cost what one
-//! server can spare. Whoever does not fit is refused at once, as it would be for want of a place.
+//! server can spare. A body that does not fit is refused at once, as it would be for want of a place.
 
 use std::sync::Arc;
 

@@ -35,7 +35,7 @@ pub enum Piece {
     },
 }
 
-/// An answer that is being made. Dropping it calls the request off, wherever it is.
+/// An answer that is being made. Dropping it cancels the request, wherever it is.
 pub struct Generation {
     /// Gone when nothing more is wanted from the engine.
     ticket: Option<Ticket>,
@@ -48,7 +48,7 @@ pub struct Generation {
     end: Option<Piece>,
     prompt_tokens: u32,
     log: RequestLog,
-    /// The request that is in flight until this answer has ended; none where whoever waits for the
+    /// The request that is in flight until this answer has ended; none where the client that waits for the
     /// answer sees to that.
     arrived: Option<Arrived>,
 }

@@ -1,10 +1,10 @@
 //! `Idempotency-Key`: a client that does not know whether its request has been served sends it again,
 //! and the work is done once.
 //!
-//! The first request of a key does the work. Whoever sends the same while it runs waits for the same
-//! answer, and whoever comes later is given the stored one, for a bounded time and from bounded
+//! The first request of a key does the work. A repetition while it runs waits for the same
+//! answer, and a later one is given the stored answer, for a bounded time and from bounded
 //! memory. The work belongs to all who wait for it: it goes on while one of them is there, and is
-//! called off when the last one goes away. Only answers are stored. What was refused or failed is
+//! cancelled when the last client goes away. Only answers are stored. What was refused or failed is
 //! told to those who wait, and then forgotten, so that a retry runs anew.
 
 use std::collections::{HashMap, VecDeque};

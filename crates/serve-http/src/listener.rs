@@ -20,14 +20,14 @@ use crate::settings::ConnectionSettings;
 /// How long finished answers may take to leave once the last request has ended.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Connections beyond those that may be, which are told so; still more are closed without a word.
+/// Connections beyond those that may be, which get 503; still more are closed without a response.
 const SURPLUS_MAX: usize = 64;
 
 /// How long one of them may take for its headers, and for the answer.
 const SURPLUS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Serves `service` on `listener` until `shutdown` completes, then drains: new requests are refused
-/// with 503, accepted ones finish within the drain timeout, the rest is called off, and the
+/// with 503, accepted ones finish within the drain timeout, the rest is cancelled, and the
 /// connections are closed.
 ///
 /// # Errors
@@ -79,7 +79,7 @@ pub async fn run(
 }
 
 /// The ways in: one for as many connections as may be, and a narrow one beside it, so that one too
-/// many is told so and whoever watches the server is answered.
+/// many gets 503, and health checks are answered.
 struct Doors {
     wide: Door<Arc<Semaphore>>,
     narrow: Door<Arc<Semaphore>>,

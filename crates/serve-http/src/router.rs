@@ -32,7 +32,7 @@ pub fn router(service: Arc<Service>) -> Router {
     over(service, paths())
 }
 
-/// The same for connections beyond those that may be: only whoever watches the server is answered.
+/// The same for connections beyond those that may be: only health checks and metrics are answered.
 pub(crate) fn crowded(service: Arc<Service>) -> Router {
     let refuse = middleware::from_fn_with_state(Arc::clone(&service), refuse_surplus);
     over(service, paths().layer(refuse))
@@ -277,7 +277,7 @@ async fn cancel(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let identity = service.settings().keys.identify(&headers)?;
-    // Also while the server drains: whoever wants less helps it to end.
+    // Also while the server drains: a cancellation helps it to end.
     let serving = service.running()?;
     let cancelled = serving.cancel(identity.tenant, &id)?;
     Ok(Json(json!({ "id": id, "cancelled": cancelled })).into_response())

@@ -190,7 +190,7 @@ impl Service {
     }
 
     /// Takes no more requests, lets the accepted ones finish for as long as the settings allow,
-    /// then calls off the rest. Returns how many that were, once the engine has let go of them.
+    /// then cancels the rest. Returns how many that were, once the engine has let go of them.
     pub async fn drain(&self) -> usize {
         self.lifecycle.advance(State::Draining);
         let Some(serving) = self.serving.get() else {

@@ -1,6 +1,6 @@
 //! An order of one's own, in twenty lines: each prompt token is a handicap of so many milliseconds of
 //! seniority. Short prompts get ahead of long ones that came a little earlier, and no handicap lasts:
-//! whoever comes later than the handicap is long goes behind. The wait bound is in the formula.
+//! a request that comes later than the handicap is long goes behind. The wait bound is in the formula.
 
 use std::error::Error;
 
@@ -11,7 +11,7 @@ use serve_sched::Policies;
 use serve_sched::order::{Fifo, Order, Place, Waiting};
 use serve_sched::sim::{Poisson, Report, Row};
 
-/// Whoever has a shorter prompt may pass, within limits: `key = arrival + handicap x prompt tokens`.
+/// A shorter prompt may pass, within limits: `key = arrival + handicap x prompt tokens`.
 struct Handicap {
     per_token: Span,
 }

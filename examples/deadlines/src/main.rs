@@ -1,5 +1,5 @@
 //! Earliest deadline first meets deadlines that first come, first served misses, as long as they can
-//! all be met. Overloaded it spends its time on whoever is about to be late anyway; a prediction in
+//! all be met. Overloaded it spends its time on requests that are about to be late anyway; a prediction in
 //! front of it refuses at once what would be late, and the rest is on time.
 
 use std::error::Error;

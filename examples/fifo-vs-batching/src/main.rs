@@ -2,7 +2,7 @@
 //! sixteen, so sixteen at once are served almost sixteen times as fast as one after the other.
 //! Latency falls with it: what a client waits for is mostly the others.
 //!
-//! The price is paid by whoever is alone: the window in which a batch may fill.
+//! The price is paid by a request that is alone: the window in which a batch may fill.
 
 use std::error::Error;
 

@@ -44,7 +44,7 @@ struct Pressed {
     lost_tokens: u64,
 }
 
-/// Room for everybody; room for the longest answers of a few; and two choices of who yields.
+/// Room for everybody; room for the longest answers of a few; and two choices of which request is preempted.
 fn pressure() -> Result<[(&'static str, Pressed); 4], Box<dyn Error>> {
     let serve = |blocks, slots, victim: Box<dyn Victim>| -> Result<Pressed, Box<dyn Error>> {
         let policies = Policies {

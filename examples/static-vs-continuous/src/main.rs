@@ -1,6 +1,6 @@
 //! A static batch runs to the end of its longest request and lets nobody join; a continuous one is
 //! joined and left at every step. Where answers differ in length, static slots stand empty while the
-//! longest goes on, and whoever comes meanwhile waits for it.
+//! longest goes on, and a request that comes meanwhile waits for it.
 
 use std::error::Error;
 

@@ -1,5 +1,5 @@
 //! Strict tiers let the paid tier pass the free one, for ever if paid traffic never ends. With aging,
-//! whoever has waited for two seconds is moved ahead of every tier, in the order of arrival, so that
+//! a request that has waited for two seconds is moved ahead of every tier, in the order of arrival, so that
 //! nobody who comes later than that can pass it. The guarantee is paid for by the paid tier.
 
 use std::error::Error;

@@ -33,7 +33,7 @@ pub(crate) struct LabArgs {
     /// The folder of all runs; what is in it already is not measured again
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Minutes after which what is under way is called off; the same command goes on where it was
+    /// Minutes after which what is under way is cancelled; the same command goes on where it was
     #[arg(long, value_name = "MINUTES", value_parser = minutes)]
     budget_min: Option<Duration>,
     /// Flags of every server that is started, as `serve` takes them

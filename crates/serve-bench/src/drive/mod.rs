@@ -35,7 +35,7 @@ pub trait Transport: Clone + Send + Sync + 'static {
     const SOURCE: Source;
 
     /// Makes the attempt and notes on `attempt` what happens when it happens. When the future is
-    /// dropped, the request is called off.
+    /// dropped, the request is cancelled.
     fn send(
         &self,
         call: &Call<'_>,
@@ -65,7 +65,7 @@ pub struct Driving {
     pub patience: Duration,
     /// What wakes the open loop.
     pub timer: Timer,
-    /// Turns true when nothing more is to be sent; what is under way is called off then.
+    /// Turns true when nothing more is to be sent; what is under way is cancelled then.
     pub stop: watch::Receiver<bool>,
 }
 

@@ -126,7 +126,7 @@ impl Desk {
         self.bell.notify_one();
     }
 
-    /// Takes nothing more, and tells whoever still waits that nothing comes.
+    /// Takes nothing more, and tells those that still wait that nothing comes.
     pub(super) fn give_up(&self) {
         let mut state = self.lock();
         state.closed = true;
@@ -224,7 +224,7 @@ impl State {
     }
 }
 
-/// One request in the engine. Dropping it before its end calls it off.
+/// One request in the engine. Dropping it before its end cancels it.
 pub(super) struct Ticket {
     id: RequestId,
     /// When it was put in.

@@ -5,7 +5,7 @@
 //! JSON, tokenizer, keys. And it is what a [simulation](crate::simulate) of the same settings predicts,
 //! with real time in the place of virtual. Rows, definitions and manifest are those of any run.
 //!
-//! It knows no device: whoever has one hands in its backend.
+//! It knows no device: the caller hands in its backend.
 //!
 //! ```
 //! use std::sync::Arc;

@@ -47,7 +47,7 @@ fn chart(
     finish(title, unit, samples, series.collect())
 }
 
-/// The mean batch of the steps between two samples, and how often requests had to yield.
+/// The mean batch of the steps between two samples, and how many preemptions.
 fn per_step(samples: &[Sample]) -> Option<Chart> {
     let rise = |pair: &[Sample], field: Field| Some(field(&pair[1])? - field(&pair[0])?);
     let batch = samples.windows(2).filter_map(|pair| {

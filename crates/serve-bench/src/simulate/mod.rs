@@ -60,7 +60,7 @@ pub struct Simulated {
     pub end: Span,
     /// For how long of that a step ran.
     pub busy: Span,
-    /// Requests that were made to yield.
+    /// Preemptions.
     pub preemptions: u64,
 }
 

@@ -251,7 +251,7 @@ impl Workload {
         hex(&hash.finalize())
     }
 
-    /// So many requests of the same kinds, one after another and none called off, to warm a server.
+    /// So many requests of the same kinds, one after another and none cancelled, to warm a server.
     pub(crate) fn warm_up(&self, requests: u64) -> Option<Self> {
         let requests = NonZeroU64::new(requests)?;
         let mut spec = (*self.spec).clone();

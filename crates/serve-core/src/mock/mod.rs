@@ -1,6 +1,6 @@
 //! A deterministic stand-in for a device: it *computes* how long a step takes and never waits.
 //!
-//! Whoever drives it either advances virtual time by [`StepOutcome::elapsed`] or sleeps to an
+//! Its driver either advances virtual time by [`StepOutcome::elapsed`] or sleeps to an
 //! absolute deadline. One step at a time by construction, like the device it stands for: a mock that
 //! lets requests run side by side would make batching look useless.
 

@@ -29,7 +29,7 @@ pub(crate) enum End {
     Finished,
     /// It was not taken in.
     Refused,
-    /// It was called off: by its client, its deadline or the end of the server.
+    /// It was cancelled: by its client, its deadline or the end of the server.
     Cancelled,
     /// The engine failed under it.
     Failed,
@@ -111,7 +111,7 @@ impl Metrics {
         self.step_sequences.observe(f64::from(sequences));
     }
 
-    /// Everything that a request held is free, so long after it was called off.
+    /// Everything that a request held is free, so long after it was cancelled.
     pub(crate) fn released(&self, lag: Span) {
         self.release_lag_seconds.observe(lag.as_secs_f64());
     }

@@ -1,6 +1,6 @@
 //! The scheduler, as both of its sides share it.
 //!
-//! Requests are put in and called off by their own handlers, under a lock that the inference thread
+//! Requests are put in and cancelled by their own handlers, under a lock that the inference thread
 //! holds while it plans a step and while it books what came of it, but never while the device runs.
 //! So a request is taken or refused at once, whatever step is running, and however long it takes.
 
@@ -56,7 +56,7 @@ struct State {
     draining: bool,
     /// When a step ended last, or since when there is work.
     progress_at: Time,
-    /// When it was noticed that the requests had to be called off which now have been.
+    /// When it was noticed that the requests had to be cancelled which now have been.
     called_off: Vec<Time>,
     /// What the engines before this one have counted.
     past: Past,
@@ -104,7 +104,7 @@ impl Desk {
         if was_idle {
             state.progress_at = now;
         }
-        // If it panics, the request is lost with the engine, and is told so with the others.
+        // If it panics, the request is lost with the engine, and ends with the others.
         let taken = state.with(|scheduler| scheduler.submit(now, request));
         drop(state);
         self.bell.notify_one();

@@ -43,7 +43,7 @@ pub use update::Update;
 /// falls further behind than this, the inference thread waits for it.
 const BATCHES_MAX: usize = 64;
 
-/// Updates that may lie unread for one request. A client that falls further behind is called off:
+/// Updates that may lie unread for one request. The request of a client that falls further behind is cancelled:
 /// without a bound, one that stopped reading would cost memory for as long as it stays connected.
 const UNREAD_MAX: usize = 4_096;
 
@@ -182,7 +182,7 @@ impl Worker {
         })
     }
 
-    /// Calls a request off as if its client had gone away, except that the client is told.
+    /// Cancels a request as if its client had gone away, except that the client is told.
     pub fn cancel(&self, id: RequestId) {
         self.desk.cancel(id, CancelReason::Client, self.clock.now());
     }
@@ -202,7 +202,7 @@ impl Worker {
         self.desk.drain();
     }
 
-    /// Calls off every live request because the server is shutting down. Returns how many.
+    /// Cancels every live request because the server is shutting down. Returns how many.
     pub fn cancel_all(&self) -> usize {
         let live = self.live();
         self.desk.cancel_all(CancelReason::Drain);
@@ -231,7 +231,7 @@ impl Drop for Worker {
     }
 }
 
-/// One request in the engine. Dropping it before its last update calls the request off.
+/// One request in the engine. Dropping it before its last update cancels the request.
 pub struct Ticket {
     id: RequestId,
     updates: mpsc::Receiver<Update>,

@@ -1,9 +1,9 @@
-//! Keeps an engine running: when one panics, whoever was in it is told, and another one is built.
+//! Keeps an engine running: when one panics, its requests end with an error, and another one is built.
 //!
 //! A panic is a fault of the device or of this code, and nothing that the engine held can be trusted
 //! after it, so all of it is dropped and made anew. That is tried a few times in a row and not for
 //! ever: a fault that comes back at once will come back again, and then a process that ends its
-//! readiness for good is more use to whoever watches it than one that pretends.
+//! readiness for good is more use to its operator than one that pretends.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -67,7 +67,7 @@ impl Supervisor {
                 break;
             }
             error!("the inference thread panicked");
-            // First the state, so that whoever is told finds it. A server that drains ends without.
+            // First the state, so that a client that hears of it finds it. A server that drains ends without.
             let rebuilding = self.rebuild.is_some() && self.lifecycle.rebuild();
             if !rebuilding {
                 self.desk.close();

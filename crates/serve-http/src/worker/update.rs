@@ -31,7 +31,7 @@ impl Update {
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     pub(super) updates: Vec<(RequestId, Update)>,
-    /// When it was noticed that the requests had to be called off which now have been.
+    /// When it was noticed that the requests had to be cancelled which now have been.
     pub(super) called_off: Vec<Time>,
 }
 

@@ -106,8 +106,8 @@ impl Admit for QueueCap {
     }
 }
 
-/// Refuses until the queue, which is `excess` too long, is one shorter than its limit, and whoever
-/// was refused before has come back.
+/// Refuses until the queue, which is `excess` too long, is one shorter than its limit, and those refused
+/// before have come back.
 fn refuse(limit: Limit, excess: u32, load: &Load<'_>) -> Result<(), Refusal> {
     Err(Refusal::Later {
         limit,

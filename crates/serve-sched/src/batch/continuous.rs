@@ -1,7 +1,7 @@
 //! Requests join and leave the batch at every step (Yu et al., *Orca*, OSDI 2022), and prompts are
 //! run in chunks beside the decodes (Agrawal et al., *Sarathi-Serve*, OSDI 2024).
 //!
-//! Rule: whoever runs goes on; whatever is left of the step's token budget goes to prompts, and who
+//! Rule: running requests go on; whatever is left of the step's token budget goes to prompts, and who
 //! waits joins as long as there is a slot, a token and room in the KV cache. A long prompt delays the
 //! running decodes by one budgeted step at a time and never by more.
 

@@ -30,7 +30,7 @@ pub const BATCHES: &[Named<dyn Batch>] = &[
 
 /// A rule for forming batches. The one method that matters is [`join`](Self::join).
 ///
-/// The mechanism sees to the rest: whoever runs is served before anybody joins, a prompt is cut to
+/// The mechanism sees to the rest: running requests are served before any joins, a prompt is cut to
 /// the step's token budget, the device's limits hold, and who joins is the head of the queue.
 pub trait Batch: Send {
     /// The name in the journal.

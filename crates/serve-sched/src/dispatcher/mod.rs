@@ -33,7 +33,7 @@ use crate::scheduler::Counters;
 /// - **Readings**: [`stats`](Self::stats), [`gate`](Self::gate), the journal.
 ///
 /// After any input, a driver sends what [`next`](Self::next) gives until it gives nothing, and hands
-/// out the events. A request that it has sent and that is then called off gets its terminal event
+/// out the events. A request that it has sent and that is then cancelled gets its terminal event
 /// at once; the driver aborts the engine's work on it and calls [`done`](Self::done) when the engine
 /// has let go. Until then the slot is taken: a timeout does not take work out of an engine.
 ///
@@ -93,7 +93,7 @@ pub struct DispatcherStats {
     pub waiting: u32,
     /// Requests sent and not answered.
     pub running: u32,
-    /// Requests called off that the engine has not let go of.
+    /// Requests cancelled that the engine has not let go of.
     pub aborting: u32,
     /// Requests that may be with the engine at once.
     pub limit: u32,

@@ -1,4 +1,4 @@
-//! What came of a request that was sent, in the words of whoever drives the engine, and what it says
+//! What came of a request that was sent, in the words of its driver, and what it says
 //! of the engine's load.
 
 use std::sync::Arc;

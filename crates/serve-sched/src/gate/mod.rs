@@ -313,7 +313,7 @@ impl Gate {
     }
 
     /// Takes a request out of the queue because it was cancelled. `None` if it does not wait here.
-    /// Whoever takes it out says that it has [ended](Self::ended).
+    /// The caller that takes it out says that it has [ended](Self::ended).
     pub fn cancel(&mut self, now: Time, id: RequestId) -> Option<Arc<Request>> {
         let slot = self.queue.find(id)?;
         Some(self.remove(now, slot, false).request)

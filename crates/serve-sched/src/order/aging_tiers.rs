@@ -4,7 +4,7 @@
 //! moved, by a timer, into the *starvation* rank, ahead of all classes and ordered by arrival. Its
 //! class stays what it was. A span of zero turns aging off, which is exactly strict tiers.
 //!
-//! Bound: whoever arrives at `t` is served before everything that arrives after `t + age_after`, so
+//! Bound: a request that arrives at `t` is served before everything that arrives after `t + age_after`, so
 //!
 //! ```text
 //! wait <= age_after + what is in service at t + age_after + work of those waiting then that arrived before t

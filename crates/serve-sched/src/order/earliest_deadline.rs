@@ -1,4 +1,4 @@
-//! Whoever has to be answered soonest goes first (Liu and Layland, *Scheduling Algorithms for
+//! The earliest deadline goes first (Liu and Layland, *Scheduling Algorithms for
 //! Multiprogramming in a Hard-Real-Time Environment*, JACM 1973).
 //!
 //! Rule: key = deadline; requests without one come last, in the order of arrival. A request whose
@@ -7,7 +7,7 @@
 //!
 //! Optimal on one server when all deadlines can be met: if any order meets those of requests that are
 //! all there, this one does (Jackson, 1955). Overloaded, it is among the worst: it spends its time on
-//! whoever is about to be late anyway. Put
+//! requests that are about to be late anyway. Put
 //! [`DeadlinePrediction`](crate::admit::DeadlinePrediction) in front of it where overload is to be
 //! expected; below capacity that refuses a few whose deadline would have been met, as it takes a
 //! newcomer to go last. There is no wait bound for requests without a deadline.

@@ -5,7 +5,7 @@
 //! with time says when to ask again, and the request is moved at that moment; nothing is scanned.
 //!
 //! Orders compose: [`Tiers`] and [`FairGroups`] keep an order of its own in each class and group,
-//! [`Aging`] lets whoever has waited too long go before an order. A place is then a path of lanes,
+//! [`Aging`] lets a request that has waited too long go before an order. A place is then a path of lanes,
 //! the outermost first, and each level of it compares its lanes in its own way.
 
 mod aging_tiers;
@@ -149,7 +149,7 @@ pub trait Order: Send {
         let _ = (waiting, now);
     }
 
-    /// A request waits no longer. `started` says that it was taken, and not called off.
+    /// A request waits no longer. `started` says that it was taken, and not cancelled.
     fn left(&mut self, waiting: &Waiting<'_>, started: bool, now: Time) {
         let _ = (waiting, started, now);
     }

@@ -47,7 +47,7 @@ pub struct ResponseRatio {
 const STARVING: u32 = 0;
 
 impl ResponseRatio {
-    /// Whoever has waited for `wait_max` goes before everybody; zero is never, and leaves the ratio
+    /// A request that has waited for `wait_max` goes before all others; zero is never, and leaves the ratio
     /// alone to decide.
     pub const fn new(wait_max: Span) -> Self {
         Self { wait_max }

@@ -101,7 +101,7 @@ impl Scheduler {
         self.sweep();
     }
 
-    /// The device is gone and with it everything that it held: whoever has started fails with
+    /// The device is gone and with it everything that it held: every started request fails with
     /// `cause`, and no prefix can be reused. Requests that never started go on waiting.
     pub fn fail_all(&mut self, now: Time, cause: &str) {
         let now = self.advance(now);

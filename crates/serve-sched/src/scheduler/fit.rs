@@ -40,7 +40,7 @@ impl Scheduler {
             Some(live) => (live.known, &live.blocks.prefixes),
             None => (head.request.prompt_tokens(), &self.probe.prefixes),
         };
-        // Whoever cannot be made to yield again holds from the start all that it can come to need.
+        // A request that cannot be preempted again holds from the start all that it can come to need.
         let positions = match head.preemptions >= self.preemption.times_max {
             true => head.request.positions_max(),
             false => known,

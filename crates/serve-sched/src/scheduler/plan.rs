@@ -1,4 +1,4 @@
-//! What the next step runs: those already running first, then whoever may join.
+//! What the next step runs: those already running first, then those that may join.
 
 use std::sync::Arc;
 
@@ -72,7 +72,7 @@ impl Scheduler {
     }
 
     /// Makes sure that everyone running has a block for its next position, if need be by
-    /// preempting. False if somebody had to yield: then nobody joins in this step.
+    /// preempting. False if a request was preempted: then none joins in this step.
     pub(super) fn grow_running(&mut self, now: Time) -> bool {
         let mut pressed = false;
         for index in 0..self.running.len() {

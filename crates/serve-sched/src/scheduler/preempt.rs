@@ -210,8 +210,8 @@ impl Scheduler {
                 blocks: self.blocks_gained(live),
                 tenant_blocks: blocks_of(live.request.tenant()),
             };
-            let yields = self.victim.yields(&candidate);
-            (!live.aged, yields, live.sequence, slot)
+            let rank = self.victim.rank(&candidate);
+            (!live.aged, rank, live.sequence, slot)
         });
         let mut choices: Vec<Choice> = choices.collect();
         choices.sort_unstable();

@@ -45,7 +45,7 @@ pub struct Counters {
     pub refused: u64,
     /// Requests that ended by themselves.
     pub finished: u64,
-    /// Requests called off.
+    /// Requests cancelled.
     pub cancelled: u64,
     /// Requests that the backend failed.
     pub failed: u64,

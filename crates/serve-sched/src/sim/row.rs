@@ -38,7 +38,7 @@ pub enum Terminal {
     Refused(Refusal),
     /// By itself.
     Finished(FinishReason),
-    /// It was called off.
+    /// It was cancelled.
     Cancelled(CancelReason),
     /// The backend failed.
     Failed,

@@ -14,7 +14,7 @@ use super::Row;
 pub enum Input {
     /// A request arrives.
     Submit(Request),
-    /// A request is called off; nothing happens if it has ended.
+    /// A request is cancelled; nothing happens if it has ended.
     Cancel {
         /// Which.
         request: RequestId,

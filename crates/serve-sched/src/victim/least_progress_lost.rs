@@ -1,4 +1,4 @@
-//! Of the lowest class, the request that has least to compute again yields.
+//! Of the lowest class, the request with least to compute again is preempted.
 //!
 //! Rule: greatest `(class, -computed positions)`. Wastes the least work for each preemption, at a
 //! price: a request that has just come back is the first to go again, so it may use up all of its
@@ -14,7 +14,7 @@ pub(super) const POLICY: Named<dyn Victim> = Named {
     build: |_| Box::new(LeastProgressLost),
 };
 
-/// Of the lowest class, the request with the fewest computed positions yields.
+/// Of the lowest class, the request with the fewest computed positions is preempted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeastProgressLost;
 
@@ -23,7 +23,7 @@ impl Victim for LeastProgressLost {
         POLICY.name
     }
 
-    fn yields(&self, candidate: &Candidate<'_>) -> [u64; 2] {
+    fn rank(&self, candidate: &Candidate<'_>) -> [u64; 2] {
         let class = u64::from(candidate.request.class().rank());
         [class, u64::MAX - u64::from(candidate.computed)]
     }
@@ -32,11 +32,11 @@ impl Victim for LeastProgressLost {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::victim::tests::first_to_yield;
+    use crate::victim::tests::first_preempted;
 
     #[test]
     fn the_class_comes_before_the_progress_and_the_newest_of_equals_goes() {
         let running = [(0, 1, 2), (1, 2, 90), (1, 3, 40), (1, 4, 40)];
-        assert_eq!(first_to_yield(&LeastProgressLost, &running), 3);
+        assert_eq!(first_preempted(&LeastProgressLost, &running), 3);
     }
 }

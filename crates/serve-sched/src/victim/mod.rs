@@ -1,4 +1,4 @@
-//! Who yields when KV runs out, or when a higher class waits?
+//! Which running request is preempted when KV runs out, or when a higher class waits?
 
 mod least_progress_lost;
 mod most_freed_for_least_lost;
@@ -56,9 +56,9 @@ pub trait Victim: Send {
     /// The name in the journal.
     fn name(&self) -> &'static str;
 
-    /// How readily a running request yields: the greatest goes, compared field by field; of equals,
+    /// How readily a running request is preempted: the greatest goes, compared field by field; of equals,
     /// the one that arrived last.
-    fn yields(&self, candidate: &Candidate<'_>) -> [u64; 2];
+    fn rank(&self, candidate: &Candidate<'_>) -> [u64; 2];
 }
 
 /// A running request as a policy sees it.
@@ -82,10 +82,9 @@ pub struct Candidate<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Preemption {
     /// How often one request is preempted at most. When it starts again after the last time it is
-    /// given the blocks for its whole life, so that nothing can make it yield.
+    /// given the blocks for its whole life, so that nothing can preempt it.
     pub times_max: u32,
-    /// Whether a waiting request that finds no room makes running ones of a strictly lower class
-    /// yield.
+    /// Whether a waiting request that finds no room preempts running ones of a strictly lower class.
     pub by_class: bool,
 }
 
@@ -112,9 +111,9 @@ mod tests {
 
     use super::*;
 
-    /// Which of some `(class, sequence, computed)` yields first, as the mechanism compares.
-    pub(super) fn first_to_yield(victim: &dyn Victim, running: &[(u8, u64, u32)]) -> usize {
-        let yields = |&(class, sequence, computed): &(u8, u64, u32)| {
+    /// Which of some `(class, sequence, computed)` is preempted first, as the mechanism compares.
+    pub(super) fn first_preempted(victim: &dyn Victim, running: &[(u8, u64, u32)]) -> usize {
+        let rank = |&(class, sequence, computed): &(u8, u64, u32)| {
             let request = Request::new(RequestId::new(1), Time::ZERO, [TokenId::new(1)], 1)
                 .unwrap()
                 .with_class(Class::new(class));
@@ -126,9 +125,9 @@ mod tests {
                 blocks: 1,
                 tenant_blocks: 1,
             };
-            (victim.yields(&candidate), sequence)
+            (victim.rank(&candidate), sequence)
         };
-        let ranked = running.iter().map(yields).zip(0..);
+        let ranked = running.iter().map(rank).zip(0..);
         ranked.max().map(|(_, index)| index).unwrap()
     }
 }

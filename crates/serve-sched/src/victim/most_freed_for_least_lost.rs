@@ -24,7 +24,7 @@ impl Victim for MostFreedForLeastLost {
         POLICY.name
     }
 
-    fn yields(&self, candidate: &Candidate<'_>) -> [u64; 2] {
+    fn rank(&self, candidate: &Candidate<'_>) -> [u64; 2] {
         let left = u64::from(candidate.output_left);
         let life = (u64::from(candidate.computed) + left).max(1);
         // 2^20 keeps the fraction of a block.
@@ -42,11 +42,11 @@ mod tests {
 
     use super::*;
 
-    fn yields(class: u8, computed: u32, output_left: u32, blocks: u32) -> [u64; 2] {
+    fn rank(class: u8, computed: u32, output_left: u32, blocks: u32) -> [u64; 2] {
         let request = Request::new(RequestId::new(1), Time::ZERO, [TokenId::new(1)], 1)
             .unwrap()
             .with_class(Class::new(class));
-        MostFreedForLeastLost.yields(&Candidate {
+        MostFreedForLeastLost.rank(&Candidate {
             request: &request,
             sequence: 0,
             computed,
@@ -58,11 +58,11 @@ mod tests {
 
     #[test]
     fn the_class_comes_first_then_what_is_freed_and_the_nearly_done_are_spared() {
-        assert!(yields(0, 900, 900, 60) < yields(1, 10, 1, 1));
-        assert!(yields(1, 100, 100, 7) < yields(1, 200, 200, 13));
-        assert!(yields(1, 900, 10, 57) < yields(1, 100, 100, 7));
-        assert!(yields(1, 300, 100, 19) < yields(1, 100, 300, 19));
-        assert_eq!(yields(1, u32::MAX, u32::MAX, 0), [1, 0]);
-        assert!(yields(1, 0, u32::MAX, u32::MAX)[1] > 0, "no overflow");
+        assert!(rank(0, 900, 900, 60) < rank(1, 10, 1, 1));
+        assert!(rank(1, 100, 100, 7) < rank(1, 200, 200, 13));
+        assert!(rank(1, 900, 10, 57) < rank(1, 100, 100, 7));
+        assert!(rank(1, 300, 100, 19) < rank(1, 100, 300, 19));
+        assert_eq!(rank(1, u32::MAX, u32::MAX, 0), [1, 0]);
+        assert!(rank(1, 0, u32::MAX, u32::MAX)[1] > 0, "no overflow");
     }
 }

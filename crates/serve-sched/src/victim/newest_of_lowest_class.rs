@@ -1,6 +1,6 @@
-//! The newest request of the lowest class yields.
+//! The newest request of the lowest class is preempted.
 //!
-//! Rule: greatest `(class, arrival)`. The oldest of a class never yields to a newer one, so among
+//! Rule: greatest `(class, arrival)`. The oldest of a class is never preempted for a newer one, so among
 //! equals somebody always goes on to the end.
 
 use super::{Candidate, Victim};
@@ -13,7 +13,7 @@ pub(super) const POLICY: Named<dyn Victim> = Named {
     build: |_| Box::new(NewestOfLowestClass),
 };
 
-/// The newest request of the lowest class yields.
+/// The newest request of the lowest class is preempted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NewestOfLowestClass;
 
@@ -22,7 +22,7 @@ impl Victim for NewestOfLowestClass {
         POLICY.name
     }
 
-    fn yields(&self, candidate: &Candidate<'_>) -> [u64; 2] {
+    fn rank(&self, candidate: &Candidate<'_>) -> [u64; 2] {
         [
             u64::from(candidate.request.class().rank()),
             candidate.sequence,
@@ -33,11 +33,11 @@ impl Victim for NewestOfLowestClass {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::victim::tests::first_to_yield;
+    use crate::victim::tests::first_preempted;
 
     #[test]
     fn the_class_comes_before_the_age() {
         let running = [(0, 9, 5), (1, 2, 5), (1, 3, 5), (0, 10, 5)];
-        assert_eq!(first_to_yield(&NewestOfLowestClass, &running), 2);
+        assert_eq!(first_preempted(&NewestOfLowestClass, &running), 2);
     }
 }

@@ -51,7 +51,7 @@ impl Victim for OverShareFirst {
         POLICY.name
     }
 
-    fn yields(&self, candidate: &Candidate<'_>) -> [u64; 2] {
+    fn rank(&self, candidate: &Candidate<'_>) -> [u64; 2] {
         let share = self.shares.get(&candidate.request.tenant());
         let share = u64::from(share.map_or(1, |share| share.get()));
         let held = u64::from(candidate.tenant_blocks) * RESOLUTION / share;
@@ -65,12 +65,12 @@ mod tests {
 
     use super::*;
 
-    fn yields(victim: &OverShareFirst, class: u8, tenant: u32, tenant_blocks: u32) -> [u64; 2] {
+    fn rank(victim: &OverShareFirst, class: u8, tenant: u32, tenant_blocks: u32) -> [u64; 2] {
         let request = Request::new(RequestId::new(1), Time::ZERO, [TokenId::new(1)], 1)
             .unwrap()
             .with_class(Class::new(class))
             .with_tenant(TenantId::new(tenant));
-        victim.yields(&Candidate {
+        victim.rank(&Candidate {
             request: &request,
             sequence: 0,
             computed: 0,
@@ -84,7 +84,7 @@ mod tests {
     fn the_class_comes_before_the_share_and_the_share_divides_the_blocks() {
         let share = NonZeroU32::new(3).unwrap();
         let victim = OverShareFirst::default().with_share(TenantId::new(7), share);
-        let of = |class, tenant, blocks| yields(&victim, class, tenant, blocks);
+        let of = |class, tenant, blocks| rank(&victim, class, tenant, blocks);
         assert!(of(0, 1, 99) < of(1, 1, 1));
         assert!(of(0, 1, 10) < of(0, 2, 11));
         assert!(of(0, 7, 29) < of(0, 1, 10));

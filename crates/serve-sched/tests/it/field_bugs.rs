@@ -89,7 +89,7 @@ fn a_victims_removal_does_not_skip_the_next_request() {
         fn name(&self) -> &'static str {
             "oldest"
         }
-        fn yields(&self, candidate: &serve_sched::victim::Candidate<'_>) -> [u64; 2] {
+        fn rank(&self, candidate: &serve_sched::victim::Candidate<'_>) -> [u64; 2] {
             [u64::MAX - candidate.sequence, 0]
         }
     }

@@ -107,7 +107,7 @@ impl Victim for HighestFirst {
         "highest-first"
     }
 
-    fn yields(&self, candidate: &Candidate<'_>) -> [u64; 2] {
+    fn rank(&self, candidate: &Candidate<'_>) -> [u64; 2] {
         let class = u64::from(candidate.request.class().rank());
         [255 - class, u64::MAX - candidate.sequence]
     }

@@ -6,7 +6,7 @@
 //!
 //! - *budget* is offered twice what it can do, and takes what it can answer within a target;
 //!   *everybody* is its control and takes all;
-//! - *aging* is offered as many paid requests as it can do and some free ones, and lets whoever has
+//! - *aging* is offered as many paid requests as it can do and some free ones, and lets a request that has
 //!   waited for a while go first; *no aging* is its control.
 
 mod offered;

@@ -48,7 +48,7 @@ pub const NAMES: &[(&str, &str)] = &[
     ),
     (
         "kv",
-        "long prompts with half the KV cache: who has to yield?",
+        "long prompts with half the KV cache: which requests are preempted?",
     ),
     ("ladder", "from a light load to the capacity, in steps"),
 ];

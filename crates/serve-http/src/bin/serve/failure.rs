@@ -14,7 +14,7 @@ pub(crate) const SECOND_SIGNAL: i32 = 130;
 /// The exit codes, as `--help` shows them.
 pub(crate) const EXIT_CODES: &str = "\
 Exit codes:
-  0    stopped by SIGTERM or SIGINT (Ctrl-C), accepted requests finished or called off
+  0    stopped by SIGTERM or SIGINT (Ctrl-C), accepted requests finished or cancelled
   1    failed while running
   2    wrong usage: an unknown or contradictory setting
   3    the model could not be loaded or failed its first request

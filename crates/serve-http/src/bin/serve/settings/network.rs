@@ -28,7 +28,7 @@ pub(crate) struct NetworkSettings {
           action = clap::ArgAction::Set, value_parser = BoolishValueParser::new())]
     pub(crate) allow_anonymous: bool,
 
-    /// Connections at most; one more is told so and closed; 0 is no limit
+    /// Connections at most; further ones get 503 and are closed; 0 is no limit
     #[arg(
         long,
         env = "SERVE_CONNECTIONS_MAX",
