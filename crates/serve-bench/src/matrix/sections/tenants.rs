@@ -14,11 +14,12 @@ use crate::table::number;
 
 const LIGHT: &str = "light";
 const FLOOD: &str = "flood";
-/// What each sends, of the capacity. The light tenant's share is half.
-const LOADS: [(&str, f64); 2] = [(LIGHT, 0.25), (FLOOD, 4.0)];
+/// What each sends, of the capacity. The light tenant's share is half, and its bursts are to stay below that too.
+const LOADS: [(&str, f64); 2] = [(LIGHT, 0.1), (FLOOD, 4.0)];
 /// Of the light tenant's requests so many are answered beside the flood, at least.
 const ANSWERED_MIN: f64 = 95.0;
-/// Its p99 beside the flood over that alone, at most: a wait for the next place, and its own time.
+/// Its p99 beside the flood over that alone, at most. Requests of the flood are alike and end together, so the next place
+/// is up to a whole answer away; then comes its own.
 const P99_OVER_ALONE_MAX: f64 = 2.2;
 /// Requests that may wait.
 const QUEUE: u32 = 64;
