@@ -19,7 +19,7 @@ use crate::http::{Target, TargetError};
 use crate::measure::{self, MeasureError, measure};
 use crate::progress::Live;
 use crate::record::Outcome;
-use crate::servers::{Effective, Program, Server, ServerError, Settings};
+use crate::servers::{Effective, Program, Server, ServerError, Settings, any_key, key_in};
 use crate::spec::{Spec, SpecError};
 use crate::timeline::{self, Sample};
 use crate::workload::{Workload, WorkloadError};
@@ -187,6 +187,7 @@ impl Series {
         }
         let began = Instant::now();
         let (target, command) = self.server(settings).await?;
+        let target = self.with_keys(target, settings, workload.spec())?;
         // Only what is no finished run of this program is ever removed.
         remove(folder.path())?;
         let mut options = measure::Settings::new(self.stop.clone());
@@ -338,9 +339,23 @@ impl Series {
                     .map_or_else(String::new, |server| server.url().to_owned());
                 let command = std::iter::once(program.path.display().to_string());
                 let command = command.chain(all.flags()).collect();
-                Ok((Target::new(&url, None, None).await?, Some(command)))
+                let target = Target::new(&url, None, any_key(&all)).await?;
+                Ok((target, Some(command)))
             }
         }
+    }
+
+    /// The server, which knows the tenants of a workload by their keys where it was started with such.
+    fn with_keys(
+        &self,
+        target: Target,
+        settings: &Settings,
+        spec: &Spec,
+    ) -> Result<Target, TargetError> {
+        let all = self.base().and(settings);
+        let tenants = spec.tenants.iter().map(|tenant| &tenant.name);
+        let keys = tenants.filter_map(|name| Some((name.clone(), key_in(&all, name)?)));
+        target.with_keys(keys)
     }
 }
 

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serve_bench::hardware::Hardware;
-use serve_bench::promises::{self, Binding, Plan};
+use serve_bench::promises::{self, Plan};
 
 use super::CommandResult;
 
@@ -33,10 +33,11 @@ pub(crate) fn run(options: &Promises) -> CommandResult {
         requests: options.requests,
         seeds,
     };
-    let lines = promises::promises(&plan)?;
+    let outcome = promises::promises(&plan)?;
+    let lines = &outcome.lines;
     match options.json {
         true => {
-            for line in &lines {
+            for line in lines {
                 println!("{}", serde_json::to_string(line)?);
             }
         }
@@ -48,15 +49,14 @@ pub(crate) fn run(options: &Promises) -> CommandResult {
                 "{} requests at each load, seeds {:?}, in virtual time",
                 plan.requests, plan.seeds
             );
-            for binding in Binding::ALL {
-                let capacity = binding.capacity_per_s()?;
+            for (binding, capacity) in &outcome.capacities_per_s {
                 println!(
                     "{}: {}; {capacity:.2} answers/s",
                     binding.name(),
                     binding.settings()
                 );
             }
-            print!("\n{}", promises::table(&lines).text());
+            print!("\n{}", promises::table(lines).text());
         }
     }
     Ok(match lines.iter().all(|line| line.kept) {

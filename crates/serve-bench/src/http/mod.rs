@@ -63,10 +63,7 @@ impl HttpClient {
     /// [`TargetError`] when a tenant's key is not in the environment, or a key or class cannot stand in
     /// a header.
     pub fn new(target: &Target, spec: &Spec) -> Result<Self, TargetError> {
-        let keys = spec.tenants.iter().map(|tenant| match &tenant.api_key_env {
-            Some(variable) => target::key_of(&tenant.name, variable).map(Some),
-            None => Ok(target.key.clone()),
-        });
+        let keys = spec.tenants.iter().map(|tenant| target.key_of(tenant));
         let mut keys = keys.collect::<Result<Vec<_>, _>>()?;
         keys.push(target.key.clone());
         let class = |name: &String| {

@@ -1,5 +1,6 @@
 //! The server to measure: its address, its model, and what it says of itself.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,6 +13,7 @@ use thiserror::Error;
 use super::chain;
 use super::connection::{Body, Connections, Dial, SendError};
 use crate::manifest::{Model, Runtime};
+use crate::spec::Tenant;
 
 /// How long a server may take to say what it is.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -52,6 +54,8 @@ pub struct Target {
     pub(super) connections: Connections,
     pub(super) host: HeaderValue,
     pub(super) key: Option<HeaderValue>,
+    /// Keys of tenants that the server was started with, by the tenant's name.
+    keys: BTreeMap<String, HeaderValue>,
     pub(super) model: String,
     url: String,
     is_local: bool,
@@ -113,6 +117,7 @@ impl Target {
             key: key
                 .map(|key| bearer("the command line", &key))
                 .transpose()?,
+            keys: BTreeMap::new(),
             model: String::new(),
             url: base.to_owned(),
             models: None,
@@ -131,6 +136,31 @@ impl Target {
             }
         };
         Ok(target)
+    }
+
+    /// The same server, which knows these tenants by these keys.
+    ///
+    /// # Errors
+    ///
+    /// [`TargetError::Key`] when a key cannot stand in a header.
+    pub fn with_keys(
+        mut self,
+        keys: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Self, TargetError> {
+        for (tenant, key) in keys {
+            let key = bearer(&tenant, &key)?;
+            self.keys.insert(tenant, key);
+        }
+        Ok(self)
+    }
+
+    /// What a tenant sends: the key in its environment variable, or the one that the server was started with, or that
+    /// of the command line.
+    pub(super) fn key_of(&self, tenant: &Tenant) -> Result<Option<HeaderValue>, TargetError> {
+        match &tenant.api_key_env {
+            Some(variable) => in_environment(&tenant.name, variable).map(Some),
+            None => Ok(self.keys.get(&tenant.name).or(self.key.as_ref()).cloned()),
+        }
     }
 
     /// The model that is asked for.
@@ -226,8 +256,8 @@ impl Target {
     }
 }
 
-/// The key of a tenant.
-pub(super) fn key_of(tenant: &str, variable: &str) -> Result<HeaderValue, TargetError> {
+/// The key of a tenant in an environment variable.
+fn in_environment(tenant: &str, variable: &str) -> Result<HeaderValue, TargetError> {
     let key = std::env::var(variable).ok().filter(|key| !key.is_empty());
     let missing = || TargetError::NoKey {
         tenant: tenant.to_owned(),

@@ -26,7 +26,7 @@ use thiserror::Error;
 
 use crate::report::chart::Chart;
 use crate::series::{Point, PointError, Series};
-use crate::servers::Settings;
+use crate::servers::{Effective, Settings};
 use crate::spec::Spec;
 use crate::table::Table;
 use beside::Beside;
@@ -292,6 +292,26 @@ impl Bench<'_> {
             pair: pair.to_owned(),
             cause,
         })?;
+        self.section.proofs.push(Proof {
+            pair: pair.to_owned(),
+            difference,
+        });
+        Ok(())
+    }
+
+    /// Proves that two loads of one server differ in one key of their workload, and in nothing else.
+    fn prove_load(&mut self, pair: &str, off: &Spec, on: &Spec) -> Result<(), MatrixError> {
+        let keys = |spec: &Spec| {
+            let keys = spec.to_toml().map_err(|error| error.to_string());
+            let keys = keys.and_then(|text| toml::from_str(&text).map_err(|it| it.to_string()));
+            keys.map(Effective).map_err(MatrixError::Load)
+        };
+        let difference = keys(off)?.one_apart(&keys(on)?);
+        let mut difference = difference.map_err(|cause| MatrixError::Proof {
+            pair: pair.to_owned(),
+            cause,
+        })?;
+        difference.name = format!("workload: {}", difference.name);
         self.section.proofs.push(Proof {
             pair: pair.to_owned(),
             difference,

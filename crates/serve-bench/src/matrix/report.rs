@@ -143,7 +143,10 @@ fn program() -> String {
 /// How the conditions of a section differ, by the servers' own words.
 fn proofs(section: &Section) -> Option<Table> {
     let columns = ["pair", "the one setting", "off", "on"];
-    let mut table = Table::new("proved before measuring, from GET /v1/config", &columns);
+    let mut table = Table::new(
+        "proved before measuring, from GET /v1/config and the workloads",
+        &columns,
+    );
     for proof in &section.proofs {
         let difference = &proof.difference;
         let cells = [

@@ -68,6 +68,13 @@ impl<'a> Seen<'a> {
         self.analysis.groups.iter().find(|group| group.key == key)
     }
 
+    /// The requests of a tenant: all, where nobody else sent any.
+    pub(super) fn tenant(&self, name: &str) -> &Group {
+        let key = Key::Tenant(name.to_owned());
+        let found = self.analysis.groups.iter().find(|group| group.key == key);
+        found.unwrap_or_else(|| self.analysis.all())
+    }
+
     /// The greatest value that the server's counters showed.
     pub(super) fn most(&self, of: fn(&Sample) -> Option<f64>) -> Option<f64> {
         self.point.timeline.iter().filter_map(of).reduce(f64::max)

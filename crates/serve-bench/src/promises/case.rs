@@ -74,45 +74,53 @@ impl Binding {
         }
     }
 
-    fn workload(
-        self,
-        arrivals: &str,
-        requests: u32,
-        seed: u64,
-        rest: &str,
-    ) -> Result<Workload, PromisesError> {
-        let (prompt, answer) = self.tokens();
-        let text = format!(
-            "seed = {seed}\nrequests = {requests}\n{arrivals}\n[request]\nendpoint = \"token_ids\"\n\
-             vocabulary = {{ min = 256, max = 1000 }}\nignore_eos = true\n[[prompts]]\nname = \"alike\"\n\
-             tokens = {{ fixed = {prompt} }}\noutput_tokens = {{ fixed = {answer} }}\n[measure]\n\
-             timeout_s = 1000000\n{rest}"
-        );
-        Ok(Workload::new(
-            Spec::parse("promises", &text)?,
-            Path::new(""),
-        )?)
-    }
-
     /// Answers a second when everybody waits from the start.
     ///
     /// # Errors
     ///
     /// [`PromisesError`] when it cannot be simulated.
     pub fn capacity_per_s(self) -> Result<f64, PromisesError> {
-        const WAITING: u32 = 1_500;
-        let arrivals = format!("[arrivals.waves]\nsize = {WAITING}\nevery_s = 1");
-        let workload = self.workload(&arrivals, WAITING, 1, "")?;
-        let server = ServerModel::new(&self.settings())?;
-        let simulated = simulate(&workload, &server, Span::ZERO, |_| {})?;
-        Ok(f64::from(WAITING) / simulated.end.as_secs_f64())
+        capacity_per_s(&self.settings(), self.tokens())
     }
 }
 
-/// A promise at a load with one seed.
+/// Answers a second of the simulated server when everybody waits from the start, with so many tokens in each prompt and
+/// each answer.
+///
+/// # Errors
+///
+/// [`PromisesError`] when it cannot be simulated.
+pub fn capacity_per_s(settings: &Settings, tokens: (u32, u32)) -> Result<f64, PromisesError> {
+    const WAITING: u32 = 1_500;
+    let arrivals = format!("[arrivals.waves]\nsize = {WAITING}\nevery_s = 1");
+    let workload = workload(tokens, &arrivals, WAITING, 1, "")?;
+    let server = ServerModel::new(settings)?;
+    let simulated = simulate(&workload, &server, Span::ZERO, |_| {})?;
+    Ok(f64::from(WAITING) / simulated.end.as_secs_f64())
+}
+
+fn workload(
+    (prompt, answer): (u32, u32),
+    arrivals: &str,
+    requests: u32,
+    seed: u64,
+    rest: &str,
+) -> Result<Workload, PromisesError> {
+    let text = format!(
+        "seed = {seed}\nrequests = {requests}\n{arrivals}\n[request]\nendpoint = \"token_ids\"\n\
+         vocabulary = {{ min = 256, max = 1000 }}\nignore_eos = true\n[[prompts]]\nname = \"alike\"\n\
+         tokens = {{ fixed = {prompt} }}\noutput_tokens = {{ fixed = {answer} }}\n[measure]\n\
+         timeout_s = 1000000\n{rest}"
+    );
+    Ok(Workload::new(
+        Spec::parse("promises", &text)?,
+        Path::new(""),
+    )?)
+}
+
+/// A load with one seed.
 pub(super) struct Point {
     pub(super) binding: Binding,
-    pub(super) promise: Promise,
     pub(super) capacity_per_s: f64,
     pub(super) load: f64,
     pub(super) seed: u64,
@@ -122,7 +130,8 @@ pub(super) struct Point {
 /// What came of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Kept {
-    /// The p99 of what is promised, of answered requests, in seconds; none if nobody was answered.
+    /// The p99 of what is promised, of the requests that were taken, in seconds; none if nobody was, or more than one
+    /// in a hundred of them had no answer: those whose deadline passes are late, not left out.
     pub p99_s: Option<f64>,
     /// Answers in time over those that the device can give.
     pub goodput: f64,
@@ -143,62 +152,60 @@ impl Kept {
 }
 
 impl Point {
-    /// Simulates it with the policy, or without.
-    pub(super) fn keep(&self, with_policy: bool) -> Result<Kept, PromisesError> {
-        let (name, value) = self.promise.setting();
+    /// Its requests, each with a deadline or none, on a server with a policy or none.
+    pub(super) fn simulate(
+        &self,
+        policy: Option<(&str, &str)>,
+        deadline_s: Option<f64>,
+    ) -> Result<Vec<Record>, PromisesError> {
         let settings = self.binding.settings();
-        let settings = match with_policy {
-            true => settings.with(name, value),
-            false => settings,
+        let settings = match policy {
+            Some((name, value)) => settings.with(name, value),
+            None => settings,
         };
-        let rest = match self.promise {
-            Promise::DeadlineAdmission => {
-                let deadline_ms = self.promise.target_s() * 1e3;
-                format!("[[classes]]\nname = \"paid\"\ndeadline_ms = {deadline_ms}\n")
-            }
-            _ => String::new(),
+        let class = |deadline_s: f64| {
+            let deadline_ms = deadline_s * 1e3;
+            format!("[[classes]]\nname = \"paid\"\ndeadline_ms = {deadline_ms}\n")
         };
         let arrivals = format!(
             "[arrivals.poisson]\nrate_per_s = {}",
             self.load * self.capacity_per_s
         );
-        let workload = self
-            .binding
-            .workload(&arrivals, self.requests, self.seed, &rest)?;
+        let classes = deadline_s.map_or_else(String::new, class);
+        let tokens = self.binding.tokens();
+        let workload = workload(tokens, &arrivals, self.requests, self.seed, &classes)?;
         let mut rows = Vec::new();
         let server = ServerModel::new(&settings)?;
         simulate(&workload, &server, Span::ZERO, |row| rows.push(row))?;
-        Ok(self.kept(&rows))
+        Ok(rows)
     }
 
-    fn kept(&self, rows: &[Record]) -> Kept {
-        let answered = rows.iter().filter(|row| row.outcome == Outcome::Ok);
-        let times = answered.filter_map(|row| self.took_s(row));
+    /// What a promise came to in these rows.
+    pub(super) fn kept(&self, promise: Promise, rows: &[Record]) -> Kept {
+        let taken = rows.iter().filter(|row| row.outcome != Outcome::Refused);
+        let times = taken.map(|row| took_s(promise, row).unwrap_or(f64::INFINITY));
         let times = times.collect::<Vec<_>>();
-        let target_s = self.promise.target_s();
+        let target_s = promise.target_s();
         let in_time = times.iter().filter(|time| **time <= target_s).count() as f64;
         let last_ns = rows.iter().map(|row| row.scheduled_ns).max().unwrap_or(0);
         let able = self.capacity_per_s * last_ns as f64 / 1e9;
-        let refused = rows
-            .iter()
-            .filter(|row| row.outcome == Outcome::Refused)
-            .count();
         let all = rows.len() as f64;
+        let refused = (rows.len() - times.len()) as f64;
+        let p99_s = Sample::new(times.into_iter().map(|time| (0, time))).quantile(0.99);
         Kept {
-            p99_s: Sample::new(times.into_iter().map(|time| (0, time))).quantile(0.99),
+            p99_s: p99_s.filter(|p99_s| p99_s.is_finite()),
             goodput: in_time / able.min(all),
-            refused: refused as f64 / all,
+            refused: refused / all,
         }
     }
+}
 
-    /// How long an answered request took to what is promised.
-    fn took_s(&self, row: &Record) -> Option<f64> {
-        let since = |at_ns: u64| (at_ns - row.scheduled_ns) as f64 / 1e9;
-        match self.promise {
-            Promise::LatencyBudget | Promise::DeadlineAdmission => row.end_ns.map(since),
-            Promise::FirstTokenBudget | Promise::ConcurrencyLimit => {
-                row.first_token_ns().map(since)
-            }
-        }
-    }
+/// How long a request took to what is promised; `None` if it was not answered.
+fn took_s(promise: Promise, row: &Record) -> Option<f64> {
+    let at_ns = match promise {
+        Promise::LatencyBudget | Promise::DeadlineAdmission => row.end_ns,
+        Promise::FirstTokenBudget | Promise::ConcurrencyLimit => row.first_token_ns(),
+    };
+    let took_s = |at_ns: u64| (at_ns - row.scheduled_ns) as f64 / 1e9;
+    at_ns.filter(|_| row.outcome == Outcome::Ok).map(took_s)
 }

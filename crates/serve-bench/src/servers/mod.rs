@@ -4,8 +4,11 @@
 //! What a server says of itself at `GET /v1/config` is read back and compared with what was asked. A
 //! server that has no such path can be driven, and proves nothing.
 
+mod keys;
 mod settings;
 
+pub use keys::key_of;
+pub(crate) use keys::{any_key, key_in};
 pub use settings::{Difference, Effective, NoSetting, NotAsAsked, NotOneApart, Settings};
 
 use std::fs::{self, File};
@@ -218,7 +221,12 @@ impl Server {
     async fn read_config(&self) -> Result<Effective, ServerError> {
         let url = format!("{}/v1/config", self.url);
         let answer = async {
-            let answer = client()?.get(&url).send().await?.error_for_status()?;
+            let asked = client()?.get(&url);
+            let asked = match any_key(&self.settings) {
+                Some(key) => asked.bearer_auth(key),
+                None => asked,
+            };
+            let answer = asked.send().await?.error_for_status()?;
             answer.json::<Effective>().await
         };
         answer
@@ -272,6 +280,7 @@ impl Process {
             fs::create_dir_all(folder).map_err(logged)?;
         }
         let file = File::create(log).map_err(logged)?;
+        let given = keys::in_file(settings, log).map_err(logged)?;
         let mut command = Command::new(&program.path);
         // Settings of whoever measures must not reach the server unseen.
         let names = std::env::vars_os().map(|(name, _)| name);
@@ -281,7 +290,7 @@ impl Process {
         // A line for each request would be measured with it.
         let quiet = Settings::default().with("log", "warn");
         command
-            .args(quiet.and(settings).with("port", port.to_string()).flags())
+            .args(quiet.and(&given).with("port", port.to_string()).flags())
             .stdin(Stdio::null())
             .stdout(file.try_clone().map_err(logged)?)
             .stderr(file);

@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use thiserror::Error;
 
+use super::keys::KEYS;
+
 /// Settings to start a server with: names as in its settings file (`max_batch`), values as text.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(transparent)]
@@ -107,7 +109,10 @@ impl Settings {
     /// [`NotAsAsked`] for the first setting that the server shows with another value or not at all.
     pub fn check(&self, effective: &Effective) -> Result<(), NotAsAsked> {
         for (name, asked) in self.iter().filter(|(name, _)| !NEVER_SHOWN.contains(name)) {
-            let has = effective.0.get(name).map(shown);
+            let has = match name {
+                KEYS => effective.0.get(name).map(names),
+                _ => effective.0.get(name).map(shown),
+            };
             if !has.as_deref().is_some_and(|has| same(asked, has)) {
                 return Err(NotAsAsked {
                     name: name.to_owned(),
@@ -262,6 +267,13 @@ fn shown(value: &Value) -> String {
     }
 }
 
+/// The names of keys.
+fn names(keys: &Value) -> String {
+    let keys = keys.as_array().into_iter().flatten();
+    let names = keys.filter_map(|key| key["name"].as_str());
+    names.collect::<Vec<_>>().join(",")
+}
+
 /// A value of a file as one would set it: a table is pairs, `{ free = 64 }` is `free=64`.
 fn in_file(value: &Value) -> String {
     match value {
@@ -309,6 +321,7 @@ mod tests {
         let has = effective(json!({
             "max_batch": 8, "age_after": 2.0, "prefix_cache": false, "order": "aging-tiers",
             "class_queue_cap": [{"class": "free", "depth": 4}, {"class": "paid", "depth": 0}],
+            "keys": [{"name": "light", "tenant": null}, {"name": "flood", "tenant": null}],
         }));
         let asked = settings(&[
             "max-batch=8",
@@ -317,6 +330,7 @@ mod tests {
             "order=aging-tiers",
             "class_queue_cap=free=4,paid=0",
             "config=serve.toml",
+            "keys=light,flood",
         ]);
         assert_eq!(asked.check(&has), Ok(()));
         let wrong = settings(&["max_batch=9"]).check(&has).unwrap_err();
@@ -328,6 +342,8 @@ mod tests {
             .check(&has)
             .unwrap_err();
         assert!(wrong.to_string().contains("free=4,paid=0"), "{wrong}");
+        let wrong = settings(&["keys=light"]).check(&has).unwrap_err();
+        assert!(wrong.to_string().ends_with("light,flood"), "{wrong}");
         let wrong = settings(&["batsch=1"]).check(&has).unwrap_err();
         assert!(
             wrong.to_string().ends_with("nothing of that name"),

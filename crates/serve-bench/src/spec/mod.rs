@@ -57,6 +57,10 @@ pub struct Spec {
     /// For whom; each conversation draws one by its share.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tenants: Vec<Tenant>,
+    /// Leaves out what is drawn for any other tenant, so that this one sends the same at the same times as beside the
+    /// others: the control of what they do to it. `requests` counts those that are left out too. Open loop only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub only_tenant: Option<String>,
     /// In which class; each conversation draws one by its share, unless its tenant names one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub classes: Vec<Class>,
@@ -159,6 +163,7 @@ impl Spec {
             request: RequestShape::default(),
             prompts: PromptSet::builtin(),
             tenants: Vec::new(),
+            only_tenant: None,
             classes: Vec::new(),
             retry: None,
             slo: Slo::default(),
@@ -256,6 +261,7 @@ impl Spec {
             .or_else(|| unique("tenants", self.tenants.iter().map(|tenant| &tenant.name)))
             .or_else(|| unique("classes", self.classes.iter().map(|class| &class.name)))
             .or_else(|| self.unknown_class())
+            .or_else(|| self.unknown_tenant())
             .or_else(|| self.uncounted())
             .or_else(|| self.request.wrong())
     }
@@ -272,6 +278,23 @@ impl Spec {
             Some(Wrong::new("class", cause))
         };
         numbered("tenants", &self.tenants, named)
+    }
+
+    fn unknown_tenant(&self) -> Option<Wrong> {
+        let only = self.only_tenant.as_deref()?;
+        let wrong = |cause: String| Some(Wrong::new("only_tenant", cause));
+        let mut known = self.tenants.iter().map(|tenant| tenant.name.as_str());
+        if !known.any(|name| name == only) {
+            return wrong(format!(
+                "{only:?} is no tenant; accepted is one of [[tenants]]"
+            ));
+        }
+        let closed = self.arrivals.clients().is_some();
+        closed.then(|| {
+            let cause =
+                "in a closed loop what is left out would bring the rest forward; give an open one";
+            Wrong::new("only_tenant", cause)
+        })
     }
 
     /// Tokens that nobody sees before the answer is whole cannot be counted by its reader.
@@ -390,6 +413,10 @@ mod tests {
             (
                 "[[tenants]]\nname = \"a\"\n[[tenants]]\nname = \"a\"",
                 &["tenants[1].name", "taken"],
+            ),
+            (
+                "only_tenant = \"b\"\n[[tenants]]\nname = \"a\"",
+                &["only_tenant", "no tenant"],
             ),
             (
                 "[[tenants]]\nname = \"a\"\nclass = \"gold\"",

@@ -166,6 +166,11 @@ pub enum WorkloadError {
         "no request is due within the duration_s of {0} s; accepted is a longer one, or a higher rate"
     )]
     NothingDue(f64),
+    /// Nothing is drawn for the one tenant whose requests are sent.
+    #[error(
+        "nothing is asked for tenant {0:?}, the only_tenant; accepted is more requests, or a larger share"
+    )]
+    NothingAsked(String),
 }
 
 /// What is sent and when, ready to be drawn.
@@ -175,6 +180,9 @@ pub struct Workload {
     trace: Option<Arc<[Traced]>>,
     askers: Arc<[Asker]>,
     people: People,
+    /// Those that are drawn.
+    drawn: u64,
+    /// Those of them that are sent.
     requests: u64,
     files: Arc<BTreeMap<String, String>>,
 }
@@ -193,15 +201,26 @@ impl Workload {
         let askers = prompts::askers(&spec, &mut files)?;
         let mut workload = Self {
             people: People::new(&spec),
+            drawn: 0,
             requests: 0,
             files: Arc::new(files.sha256()),
             spec: Arc::new(spec),
             trace,
             askers: askers.into(),
         };
-        workload.requests = workload.count();
+        workload.drawn = workload.count();
+        workload.requests = match workload.spec.only_tenant {
+            None => workload.drawn,
+            Some(_) => workload.plan().map(|it| it.turns.len() as u64).sum(),
+        };
         match (workload.requests, workload.spec.duration_s) {
-            (0, Some(duration)) => Err(WorkloadError::NothingDue(duration.get())),
+            (0, Some(duration)) if workload.drawn == 0 => {
+                Err(WorkloadError::NothingDue(duration.get()))
+            }
+            (0, _) => {
+                let tenant = workload.spec.only_tenant.clone();
+                Err(WorkloadError::NothingAsked(tenant.unwrap_or_default()))
+            }
             _ => Ok(workload),
         }
     }
@@ -224,19 +243,26 @@ impl Workload {
     /// The conversations in the order of their schedule. Lazy: a long workload takes no memory.
     pub fn plan(&self) -> impl Iterator<Item = Conversation> + Send + use<> {
         let workload = self.clone();
-        let mut left = self.requests;
-        let mut index = 0;
-        self.times().zip(0..).map_while(move |(due, number)| {
+        let mut left = self.drawn;
+        let mut drawn = 0;
+        let mut sent = 0;
+        let conversations = self.times().zip(0..).map_while(move |(due, number)| {
             let turns_max = usize::try_from(left).unwrap_or(usize::MAX);
             if turns_max == 0 {
                 return None;
             }
-            let conversation = workload.conversation(number, due, index, turns_max);
+            let mut conversation = workload.conversation(number, due, drawn, turns_max);
             let turns = conversation.turns.len() as u64;
             left -= turns.min(left);
-            index += turns;
-            Some(conversation)
-        })
+            drawn += turns;
+            let is_sent = workload.people.is_sent(conversation.tenant);
+            for turn in conversation.turns.iter_mut().filter(|_| is_sent) {
+                turn.index = sent;
+                sent += 1;
+            }
+            Some(is_sent.then_some(conversation))
+        });
+        conversations.flatten()
     }
 
     /// SHA-256 over every request, to tell whether two runs were asked to do the same work.
@@ -261,6 +287,7 @@ impl Workload {
             think_ms: None,
         };
         (spec.requests, spec.duration_s, spec.retry) = (Some(requests), None, None);
+        spec.only_tenant = None;
         for class in &mut spec.classes {
             (class.cancel, class.deadline_ms, class.retry) = (None, None, None);
         }
@@ -269,9 +296,11 @@ impl Workload {
             None => Arc::clone(&self.askers),
         };
         Some(Self {
+            people: People::new(&spec),
             spec: Arc::new(spec),
             trace: None,
             askers,
+            drawn: requests.get(),
             requests: requests.get(),
             ..self.clone()
         })

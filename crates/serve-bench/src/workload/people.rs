@@ -11,6 +11,8 @@ use crate::spec::{Cancel, CancelAfter, Spec};
 pub(super) struct People {
     /// Share, and the class that the tenant names.
     tenants: Vec<(f64, Option<usize>)>,
+    /// The one tenant whose requests are sent; `None` where all are.
+    only: Option<usize>,
     classes: Vec<f64>,
 }
 
@@ -23,8 +25,17 @@ impl People {
             .map(|tenant| (tenant.share.get(), tenant.class.as_ref().and_then(place)));
         Self {
             tenants: tenants.collect(),
+            only: spec.only_tenant.as_ref().and_then(|only| {
+                let mut tenants = spec.tenants.iter();
+                tenants.position(|tenant| tenant.name == *only)
+            }),
             classes: spec.classes.iter().map(|class| class.share.get()).collect(),
         }
+    }
+
+    /// Whether what a tenant asks for is sent.
+    pub(super) fn is_sent(&self, tenant: Option<usize>) -> bool {
+        self.only.is_none() || self.only == tenant
     }
 
     /// Tenant and class of a conversation.

@@ -284,3 +284,35 @@ fn the_example_specifications_can_be_sent() {
     ];
     assert_eq!(names, expected);
 }
+
+#[test]
+fn a_tenant_alone_asks_for_what_it_asks_for_beside_the_others() {
+    for text in [
+        EVERYTHING.to_owned(),
+        EVERYTHING.replace("requests = 400", "duration_s = 15"),
+    ] {
+        let all = workload(&text);
+        let alone = workload(&format!("only_tenant = \"b\"\n{text}"));
+        let own = all.plan().filter(|it| it.tenant == Some(1));
+        let mut expected = own.collect::<Vec<_>>();
+        let turns = expected.iter_mut().flat_map(|it| &mut it.turns);
+        // Places in a workload have no gaps.
+        for (place, turn) in (0..).zip(turns) {
+            turn.index = place;
+        }
+        assert!(expected.len() > 3 && alone.requests() < all.requests() / 3);
+        assert_eq!(alone.plan().collect::<Vec<_>>(), expected);
+        let turns = expected.iter().map(|it| it.turns.len() as u64);
+        assert_eq!(turns.sum::<u64>(), alone.requests());
+        let warm_up = alone.warm_up(5).unwrap();
+        assert_eq!((warm_up.requests(), warm_up.plan().count() > 0), (5, true));
+    }
+}
+
+#[test]
+fn a_tenant_for_whom_nothing_is_asked_is_no_workload() {
+    let text = "requests = 2\nonly_tenant = \"light\"\n[arrivals.poisson]\nrate_per_s = 1\n\
+        [[tenants]]\nname = \"light\"\nshare = 1e-9\n[[tenants]]\nname = \"flood\"\n";
+    let wrong = Workload::new(Spec::parse("test", text).unwrap(), Path::new(".")).unwrap_err();
+    assert!(wrong.to_string().contains("\"light\""), "{wrong}");
+}

@@ -258,8 +258,8 @@ async fn a_kept_connection_that_the_server_closed_is_replaced_and_nobody_notices
     assert_eq!(dials.load(Ordering::Relaxed) - before, 3);
 }
 
-#[tokio::test]
-async fn a_connection_is_kept_for_the_next_request_and_headers_say_who_asks() {
+/// A way to a server that answers everything, and what it hears.
+fn hearing() -> (Dial, Arc<Mutex<String>>) {
     let seen = Arc::new(Mutex::new(String::new()));
     let heard = Arc::clone(&seen);
     let dial = Dial::new(move || {
@@ -279,6 +279,42 @@ async fn a_connection_is_kept_for_the_next_request_and_headers_say_who_asks() {
         });
         async move { Ok(Box::new(client) as Box<dyn Stream>) }.boxed()
     });
+    (dial, seen)
+}
+
+#[tokio::test]
+async fn a_tenant_sends_the_key_that_the_server_was_started_with_for_it() {
+    let (dial, seen) = hearing();
+    let spec = "requests = 30\n[arrivals.closed]\nclients = 1\n\
+        [[tenants]]\nname = \"light\"\n[[tenants]]\nname = \"flood\"\n[[tenants]]\nname = \"other\"\n";
+    let workload = Workload::new(Spec::parse("test", spec).unwrap(), Path::new(".")).unwrap();
+    let key = Some("secret".to_owned());
+    let target = Target::over(Some(dial), "http://memory", Some("m".to_owned()), key);
+    let keys = ["light", "flood"].map(|name| (name.to_owned(), format!("key-of-{name}")));
+    let target = target.await.unwrap().with_keys(keys).unwrap();
+    seen.lock().unwrap().clear();
+    let rows = rows_with(&workload, &target).await;
+    let seen = seen.lock().unwrap();
+    for (tenant, key) in [
+        ("light", "key-of-light"),
+        ("flood", "key-of-flood"),
+        ("other", "secret"),
+    ] {
+        let of_tenant = rows
+            .iter()
+            .filter(|row| row.tenant.as_deref() == Some(tenant));
+        let (asked, header) = (
+            of_tenant.count(),
+            format!("authorization: Bearer {key}\r\n"),
+        );
+        assert!(asked > 0, "{tenant}");
+        assert_eq!(seen.matches(&header).count(), asked, "{tenant}\n{seen}");
+    }
+}
+
+#[tokio::test]
+async fn a_connection_is_kept_for_the_next_request_and_headers_say_who_asks() {
+    let (dial, seen) = hearing();
     let spec = "requests = 2\n[arrivals.closed]\nclients = 1\n[request]\nextra = { priority = 3 }\n\
         [[classes]]\nname = \"paid\"\ndeadline_ms = 5000\n";
     let workload = Workload::new(Spec::parse("test", spec).unwrap(), Path::new(".")).unwrap();

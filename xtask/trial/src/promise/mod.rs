@@ -1,29 +1,36 @@
 //! What the server promises under overload, on the real binary, in real time, with the control beside
 //! it.
 //!
-//! The device is the mock with a measured GPU's step times. Four servers run at once, each far from
-//! busy itself, since their devices only pretend:
+//! The device is the mock with a measured GPU's step times. Servers run at once, some in turns with others, each far
+//! from busy itself, since their devices only pretend:
 //!
 //! - *budget* is offered twice what it can do, and takes what it can answer within a target;
 //!   *everybody* is its control and takes all;
-//! - *aging* is offered as many paid requests as it can do and some free ones, and lets a request that has
-//!   waited for a while go first; *no aging* is its control.
+//! - *aging* is offered as many paid requests as it can do and some free ones, and lets a request that
+//!   has waited for a while go first; *no aging* is its control;
+//! - [`limits`]: the same target at four times the load, where slots bind and where memory does;
+//! - [`tenants`]: a light tenant beside one that floods, behind each admission.
 
+mod limits;
 mod offered;
+mod tenants;
 mod verdict;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
+use futures::future::try_join_all;
+use serve_bench::promises::PromisesError;
 use serve_bench::servers::{Program, Settings};
 use serve_core::Span;
 use serve_core::mock::CostModel;
+use thiserror::Error;
 use tokio::time::Instant;
 
 use crate::server::{Served, ServedError, program};
-use offered::{Offered, Row, Stream, offer, watch};
-pub use verdict::Promise;
-use verdict::{Aging, Overload};
+use offered::{Offered, Row, Shape, Stream, Who, offer, watch};
+use verdict::{Aging, Overload, none_wrong};
+pub use verdict::{Promise, Verdict};
 
 /// Tokens of each answer.
 const OUTPUT_TOKENS: u32 = 64;
@@ -31,9 +38,14 @@ const OUTPUT_TOKENS: u32 = 64;
 const PROMPT_WORDS: usize = 16;
 /// Requests in one step.
 const BATCH: u32 = 16;
+const SHAPE: Shape = Shape {
+    prompt_words: PROMPT_WORDS,
+    output_tokens: OUTPUT_TOKENS,
+    timeout: None,
+};
 /// Within this each request that is taken is to be answered.
 const TARGET: Duration = Duration::from_millis(3_000);
-/// Who has waited this long goes first.
+/// A request that has waited this long goes first.
 const AGE_AFTER: Duration = Duration::from_millis(2_000);
 
 /// How long, and which requests.
@@ -47,18 +59,43 @@ pub struct Trial {
     pub seed: u64,
 }
 
-/// Runs the four servers and says what became of each promise.
+/// A trial that cannot be made.
+#[derive(Debug, Error)]
+pub enum TrialError {
+    /// A server cannot be started.
+    #[error(transparent)]
+    Served(#[from] ServedError),
+    /// A capacity cannot be simulated.
+    #[error(transparent)]
+    Capacity(#[from] PromisesError),
+}
+
+/// Runs the servers and says what became of each promise.
 ///
 /// # Errors
 ///
-/// [`ServedError`] when a server cannot be started.
-pub async fn promises(trial: &Trial) -> Result<Vec<Promise>, ServedError> {
+/// [`TrialError`] when a server cannot be started or the capacity of one is not known.
+pub async fn promises(trial: &Trial) -> Result<Vec<Promise>, TrialError> {
     let program = program(trial.serve.clone())?;
+    let mut rows = Vec::new();
+    let mut promises = overload_and_aging(&program, trial, &mut rows).await?;
+    promises.extend(slots_and_memory(&program, trial, &mut rows).await?);
+    promises.extend(beside_a_flood(&program, trial, &mut rows).await?);
+    promises.push(none_wrong(&rows));
+    Ok(promises)
+}
+
+async fn overload_and_aging(
+    program: &Program,
+    trial: &Trial,
+    rows: &mut Vec<Row>,
+) -> Result<Vec<Promise>, ServedError> {
     let overload = Offered {
         streams: vec![Stream {
-            class: "paid",
+            who: Who::Class("paid"),
             rate_per_s: 2.0 * capacity_per_s(),
         }],
+        shape: SHAPE,
         lasts: trial.lasts,
         patience: Duration::from_secs(5),
         seed: trial.seed,
@@ -66,30 +103,35 @@ pub async fn promises(trial: &Trial) -> Result<Vec<Promise>, ServedError> {
     let two_classes = Offered {
         streams: vec![
             Stream {
-                class: "paid",
+                who: Who::Class("paid"),
                 rate_per_s: capacity_per_s(),
             },
             Stream {
-                class: "free",
+                who: Who::Class("free"),
                 rate_per_s: 0.05 * capacity_per_s(),
             },
         ],
         patience: Duration::from_secs(15),
         ..overload.clone()
     };
-    let budget = settings()
-        .with("latency_budget", TARGET.as_secs_f64().to_string())
-        .with("order", "fifo");
-    let everybody = settings().with("latency_budget", "0").with("order", "fifo");
-    let aging = settings().with("order", "aging-tiers");
+    let settings = settings().with("max_batch", BATCH.to_string());
+    let first_come = settings.clone().with("order", "fifo");
+    let budget = first_come
+        .clone()
+        .with("latency_budget", TARGET.as_secs_f64().to_string());
+    let everybody = first_come.with("latency_budget", "0");
+    let aging = settings.with("order", "aging-tiers");
     let no_aging = aging.clone().with("age_after", "0");
     let aging = aging.with("age_after", AGE_AFTER.as_secs_f64().to_string());
     let (budget, everybody, aging, no_aging) = tokio::try_join!(
-        served(&program, &budget, &overload),
-        served(&program, &everybody, &overload),
-        served(&program, &aging, &two_classes),
-        served(&program, &no_aging, &two_classes),
+        served(program, &budget, &overload),
+        served(program, &everybody, &overload),
+        served(program, &aging, &two_classes),
+        served(program, &no_aging, &two_classes),
     )?;
+    for seen in [&budget, &everybody, &aging, &no_aging] {
+        rows.extend_from_slice(&seen.rows);
+    }
     let overload = Overload {
         lasts: trial.lasts,
         budget: &budget.rows,
@@ -100,11 +142,55 @@ pub async fn promises(trial: &Trial) -> Result<Vec<Promise>, ServedError> {
         aging: &aging.rows,
         no_aging: &no_aging.rows,
     };
-    Ok(overload
-        .promises()
-        .into_iter()
-        .chain(aging.promises())
-        .collect())
+    Ok([overload.promises(), aging.promises()].concat())
+}
+
+/// Half as long: four times the load makes as many requests.
+async fn slots_and_memory(
+    program: &Program,
+    trial: &Trial,
+    rows: &mut Vec<Row>,
+) -> Result<Vec<Promise>, TrialError> {
+    let limits = limits::limits(trial.lasts / 2, trial.seed)?;
+    let each = limits.iter().map(|limit| async {
+        tokio::try_join!(
+            served(program, &limit.on, &limit.offered),
+            served(program, &limit.off, &limit.offered),
+        )
+    });
+    let mut promises = Vec::new();
+    for (limit, (on, off)) in limits.iter().zip(try_join_all(each).await?) {
+        promises.extend(limit.promises(&on.rows, &off.rows));
+        rows.extend([on.rows, off.rows].concat());
+    }
+    Ok(promises)
+}
+
+/// Three admissions at a time, with the light tenant alone beside them each time.
+async fn beside_a_flood(
+    program: &Program,
+    trial: &Trial,
+    rows: &mut Vec<Row>,
+) -> Result<Vec<Promise>, TrialError> {
+    let tenants = tenants::tenants(trial.lasts / 2, trial.seed)?;
+    let (settings, offered) = &tenants.alone;
+    let mut promises = Vec::new();
+    for guards in tenants.guards.chunks(3) {
+        let each = guards.iter().map(|guard| async {
+            tokio::try_join!(
+                served(program, &guard.fair, &guard.offered),
+                served(program, &guard.first_come, &guard.offered),
+            )
+        });
+        let (alone, each) =
+            tokio::try_join!(served(program, settings, offered), try_join_all(each))?;
+        for (guard, (fair, first_come)) in guards.iter().zip(each) {
+            promises.extend(guard.promises(&fair.rows, &first_come.rows, &alone.rows));
+            rows.extend([fair.rows, first_come.rows].concat());
+        }
+        rows.extend(alone.rows);
+    }
+    Ok(promises)
 }
 
 struct Seen {
@@ -125,22 +211,21 @@ async fn served(
     Ok(Seen { rows, live })
 }
 
-/// What all four servers have in common. Nobody is refused for the length of the queue alone.
+/// What all servers have in common. Nobody is refused for the length of the queue alone.
 fn settings() -> Settings {
     let settings = [
         ("backend", "mock"),
         ("mock_speed", "1"),
-        ("context", "512"),
+        ("context", "1024"),
         ("queue_cap", "0"),
         ("drain_timeout", "0"),
         ("log", "off"),
     ];
-    let settings = settings
+    settings
         .into_iter()
         .fold(Settings::default(), |all, (name, value)| {
             all.with(name, value)
-        });
-    settings.with("max_batch", BATCH.to_string())
+        })
 }
 
 /// Answers a second that the mock can make.

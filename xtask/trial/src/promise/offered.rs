@@ -4,25 +4,45 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use serve_bench::servers::key_of;
 use serve_core::rng::{Rng, mix2};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::{OUTPUT_TOKENS, PROMPT_WORDS};
 use crate::client::{Connection, post};
 
-/// Requests of one class, at random times.
+/// Whose requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Who {
+    /// Those of a class, on a server without keys.
+    Class(&'static str),
+    /// Those of a tenant with a key of its own.
+    Tenant(&'static str),
+}
+
+/// Requests of one kind, at random times.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stream {
-    pub(super) class: &'static str,
+    pub(super) who: Who,
     /// On average, with exponential times in between.
     pub(super) rate_per_s: f64,
+}
+
+/// What each request asks for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    /// Words of the prompt, each a token.
+    pub(super) prompt_words: usize,
+    pub(super) output_tokens: u32,
+    /// After how long the client has no use for it, as it tells the server.
+    pub(super) timeout: Option<Duration>,
 }
 
 /// What a server is offered.
 #[derive(Clone, Debug)]
 pub(super) struct Offered {
     pub(super) streams: Vec<Stream>,
+    pub(super) shape: Shape,
     pub(super) lasts: Duration,
     /// How long answers are waited for afterwards.
     pub(super) patience: Duration,
@@ -32,7 +52,7 @@ pub(super) struct Offered {
 /// What became of one request. Times count from the first moment of the run.
 #[derive(Clone, Debug)]
 pub(super) struct Row {
-    pub(super) class: &'static str,
+    pub(super) who: Who,
     pub(super) sent: Duration,
     pub(super) ended: Duration,
     pub(super) became: Became,
@@ -45,6 +65,8 @@ pub(super) enum Became {
         queued: Duration,
     },
     Refused,
+    /// Ended by the server because its time was over.
+    Late,
     /// Still without an answer when the patience was over.
     Waiting,
     /// Anything else.
@@ -70,16 +92,17 @@ pub(super) async fn offer(address: SocketAddr, offered: &Offered) -> Vec<Row> {
     let begun = Instant::now();
     let until = begun + offered.lasts + offered.patience;
     let mut requests = JoinSet::new();
-    for (at, class) in arrivals(offered) {
+    let shape = offered.shape;
+    for (at, who) in arrivals(offered) {
         sleep_until(begun + at).await;
         requests.spawn(async move {
             let sent = begun.elapsed();
-            let became = match timeout_at(until, ask(address, class)).await {
+            let became = match timeout_at(until, ask(address, who, shape)).await {
                 Ok(became) => became.unwrap_or(Became::Wrong),
                 Err(_) => Became::Waiting,
             };
             Row {
-                class,
+                who,
                 sent,
                 ended: begun.elapsed(),
                 became,
@@ -96,7 +119,7 @@ pub(super) async fn offer(address: SocketAddr, offered: &Offered) -> Vec<Row> {
 }
 
 /// When each request comes; the same for the same seed.
-pub(super) fn arrivals(offered: &Offered) -> Vec<(Duration, &'static str)> {
+pub(super) fn arrivals(offered: &Offered) -> Vec<(Duration, Who)> {
     let mut all = Vec::new();
     for (number, stream) in (0..).zip(&offered.streams) {
         let mut rng = Rng::new(mix2(offered.seed, number));
@@ -106,22 +129,32 @@ pub(super) fn arrivals(offered: &Offered) -> Vec<(Duration, &'static str)> {
             if at >= offered.lasts.as_secs_f64() {
                 break;
             }
-            all.push((Duration::from_secs_f64(at), stream.class));
+            all.push((Duration::from_secs_f64(at), stream.who));
         }
     }
     all.sort_by_key(|(at, _)| *at);
     all
 }
 
-async fn ask(address: SocketAddr, class: &str) -> std::io::Result<Became> {
-    let body = json!({
-        "prompt": " bade".repeat(PROMPT_WORDS),
-        "max_tokens": OUTPUT_TOKENS,
+async fn ask(address: SocketAddr, who: Who, shape: Shape) -> std::io::Result<Became> {
+    let mut body = json!({
+        "prompt": " bade".repeat(shape.prompt_words),
+        "max_tokens": shape.output_tokens,
         "ignore_eos": true,
-        "request_class": class,
     });
+    if let Some(timeout) = shape.timeout {
+        body["timeout_ms"] = json!(timeout.as_millis() as u64);
+    }
+    let headers = match who {
+        Who::Class(class) => {
+            body["request_class"] = json!(class);
+            String::new()
+        }
+        Who::Tenant(name) => format!("authorization: Bearer {}\r\n", key_of(name)),
+    };
     let mut connection = Connection::open(address, None).await?;
-    connection.send(&post("/v1/completions", "", &body)).await?;
+    let request = post("/v1/completions", &headers, &body);
+    connection.send(&request).await?;
     let status = connection.head().await?;
     let body = connection.rest().await?;
     Ok(match status {
@@ -131,7 +164,8 @@ async fn ask(address: SocketAddr, class: &str) -> std::io::Result<Became> {
             let queued = queued.map(|millis| Duration::from_secs_f64(millis / 1e3));
             queued.map_or(Became::Wrong, |queued| Became::Answered { queued })
         }
-        503 => Became::Refused,
+        429 | 503 => Became::Refused,
+        504 => Became::Late,
         _ => Became::Wrong,
     })
 }

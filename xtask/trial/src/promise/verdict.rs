@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::offered::{Became, Row};
+use super::offered::{Became, Row, Who};
 use super::{AGE_AFTER, BATCH, TARGET, service_time};
 use crate::figure::Figure;
 use crate::percentile::percentile_ms;
@@ -20,7 +20,7 @@ const LATE: Duration = Duration::from_millis(100);
 #[derive(Clone, Debug, PartialEq)]
 pub struct Promise {
     /// What is promised.
-    pub name: &'static str,
+    pub name: String,
     /// The bound, in words.
     pub promised: String,
     /// What the server did.
@@ -29,8 +29,36 @@ pub struct Promise {
     pub control: Option<f64>,
     /// Of both.
     pub unit: &'static str,
-    /// Whether it was kept.
-    pub kept: bool,
+    /// What came of it.
+    pub verdict: Verdict,
+}
+
+/// What came of a promise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It was kept.
+    Kept,
+    /// It was not.
+    Broken,
+    /// The control, which should break it, kept it as well: nothing is proved.
+    Void,
+}
+
+impl Verdict {
+    /// Of a promise that a control must break: what was measured, and whether the control kept it.
+    pub(super) fn beside(kept: bool, control_kept: bool) -> Self {
+        match (kept, control_kept) {
+            (false, _) => Self::Broken,
+            (true, true) => Self::Void,
+            (true, false) => Self::Kept,
+        }
+    }
+}
+
+impl From<bool> for Verdict {
+    fn from(kept: bool) -> Self {
+        if kept { Self::Kept } else { Self::Broken }
+    }
 }
 
 impl Promise {
@@ -44,7 +72,8 @@ impl Promise {
             Figure::text(name("_promised"), self.promised.clone()),
         ];
         figures.extend(control);
-        figures.push(Figure::new(name("_kept"), f64::from(self.kept), "1"));
+        let kept = self.verdict == Verdict::Kept;
+        figures.push(Figure::new(name("_kept"), f64::from(kept), "1"));
         figures
     }
 }
@@ -61,62 +90,59 @@ impl Overload<'_> {
     pub(super) fn promises(&self) -> Vec<Promise> {
         let target_ms = TARGET.as_secs_f64() * 1e3;
         let p99 = percentile_ms(&times(self.budget, was_taken), 99);
-        let goodput = |rows: &[Row]| {
-            let in_time = |row: &&Row| row.started().is_some() && row.took() <= TARGET;
-            rows.iter().filter(in_time).count() as f64 / self.lasts.as_secs_f64()
-        };
+        let goodput = |rows| in_time_per_s(rows, TARGET, self.lasts);
         let (with, without) = (goodput(self.budget), goodput(self.everybody));
         let refusals = times(self.budget, |row| row.became == Became::Refused);
         let refusal = percentile_ms(&refusals, 99);
         let live = percentile_ms(&self.live, 99);
-        let wrong = |row: &&Row| row.became == Became::Wrong;
-        let wrong = [self.budget, self.everybody]
-            .concat()
-            .iter()
-            .filter(wrong)
-            .count();
         vec![
             Promise {
-                name: "p99 of accepted",
+                name: "p99 of accepted".to_owned(),
                 promised: format!("{target_ms:.0} ms, at most 5% off"),
                 measured: p99,
                 control: Some(percentile_ms(&times(self.everybody, was_taken), 99)),
                 unit: "ms",
-                kept: (p99 / target_ms - 1.0).abs() <= P99_MISS_MAX,
+                verdict: ((p99 / target_ms - 1.0).abs() <= P99_MISS_MAX).into(),
             },
             Promise {
-                name: "answers in time",
+                name: "answers in time".to_owned(),
                 promised: "no fewer than the control".to_owned(),
                 measured: with,
                 control: Some(without),
                 unit: "1/s",
-                kept: with >= without,
+                verdict: (with >= without).into(),
             },
             Promise {
-                name: "refusal p99",
+                name: "refusal p99".to_owned(),
                 promised: format!("under {REFUSAL_MS_MAX:.0} ms"),
                 measured: refusal,
                 control: None,
                 unit: "ms",
-                kept: refusal < REFUSAL_MS_MAX,
+                verdict: (refusal < REFUSAL_MS_MAX).into(),
             },
             Promise {
-                name: "live p99",
+                name: "live p99".to_owned(),
                 promised: format!("under {LIVE_MS_MAX:.0} ms"),
                 measured: live,
                 control: None,
                 unit: "ms",
-                kept: live < LIVE_MS_MAX,
-            },
-            Promise {
-                name: "wrong answers",
-                promised: "none".to_owned(),
-                measured: wrong as f64,
-                control: None,
-                unit: "1",
-                kept: wrong == 0,
+                verdict: (live < LIVE_MS_MAX).into(),
             },
         ]
+    }
+}
+
+/// That no answer of all these was anything but an answer, a refusal, or late by its own time limit.
+pub(super) fn none_wrong<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Promise {
+    let rows = rows.into_iter();
+    let wrong = rows.filter(|row| row.became == Became::Wrong).count();
+    Promise {
+        name: "wrong answers".to_owned(),
+        promised: "none".to_owned(),
+        measured: wrong as f64,
+        control: None,
+        unit: "1",
+        verdict: (wrong == 0).into(),
     }
 }
 
@@ -133,37 +159,46 @@ impl Aging<'_> {
         let longest = |rows: &[Row]| millis(free(rows).map(waited).max().unwrap_or_default());
         vec![
             Promise {
-                name: "free waits beyond their bound",
+                name: "free waits beyond their bound".to_owned(),
                 promised: "none; without aging some".to_owned(),
                 measured: with as f64,
                 control: Some(without as f64),
                 unit: "1",
-                kept: with == 0 && without > 0,
+                verdict: (with == 0 && without > 0).into(),
             },
             Promise {
-                name: "longest free wait",
+                name: "longest free wait".to_owned(),
                 promised: "shorter than the control's".to_owned(),
                 measured: longest(self.aging),
                 control: Some(longest(self.no_aging)),
                 unit: "ms",
-                kept: longest(self.aging) < longest(self.no_aging),
+                verdict: (longest(self.aging) < longest(self.no_aging)).into(),
             },
         ]
     }
 }
 
-fn was_taken(row: &Row) -> bool {
-    matches!(row.became, Became::Answered { .. } | Became::Waiting)
+/// Answers within a target, a second.
+pub(super) fn in_time_per_s(rows: &[Row], target: Duration, lasts: Duration) -> f64 {
+    let in_time = |row: &&Row| row.started().is_some() && row.took() <= target;
+    rows.iter().filter(in_time).count() as f64 / lasts.as_secs_f64()
 }
 
-fn times(rows: &[Row], which: impl Fn(&Row) -> bool) -> Vec<Duration> {
+pub(super) fn was_taken(row: &Row) -> bool {
+    matches!(
+        row.became,
+        Became::Answered { .. } | Became::Late | Became::Waiting
+    )
+}
+
+pub(super) fn times(rows: &[Row], which: impl Fn(&Row) -> bool) -> Vec<Duration> {
     let rows = rows.iter().filter(|row| which(row));
     rows.map(Row::took).collect()
 }
 
 fn free(rows: &[Row]) -> impl Iterator<Item = &Row> {
     rows.iter()
-        .filter(|row| row.class == "free" && was_taken(row))
+        .filter(|row| row.who == Who::Class("free") && was_taken(row))
 }
 
 /// How long a request waited for its first step; to the end of the run if none came.
@@ -200,7 +235,7 @@ mod tests {
             Duration::from_millis(queued_ms),
         );
         Row {
-            class,
+            who: Who::Class(class),
             sent,
             ended: sent + queued + Duration::from_millis(1_000),
             became: Became::Answered { queued },

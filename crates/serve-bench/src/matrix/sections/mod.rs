@@ -2,9 +2,11 @@
 
 mod batching;
 mod ladder;
+mod limits;
 mod memory;
 mod overload;
 mod streaming;
+mod tenants;
 mod waves;
 
 use std::fmt;
@@ -49,6 +51,14 @@ pub const NAMES: &[(&str, &str)] = &[
     (
         "kv",
         "long prompts with half the KV cache: which requests are preempted?",
+    ),
+    (
+        "limits",
+        "four times the load, short of slots or of memory: what does a latency budget keep?",
+    ),
+    (
+        "tenants",
+        "what is left for a light tenant beside one that floods?",
     ),
     ("ladder", "from a light load to the capacity, in steps"),
 ];
@@ -96,6 +106,8 @@ pub(super) async fn measure(bench: &mut Bench<'_>, name: &str) -> Result<(), Mat
         "aging" => overload::aging(bench).await,
         "waves" => waves::waves(bench).await,
         "kv" => memory::kv(bench).await,
+        "limits" => limits::limits(bench).await,
+        "tenants" => tenants::tenants(bench).await,
         _ => ladder::ladder(bench).await,
     }
 }
