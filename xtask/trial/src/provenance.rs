@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::SystemTime;
 
-use serve_bench::hardware::Hardware;
+use serve_bench::store::hardware::Hardware;
 
 use crate::figure::Figure;
 

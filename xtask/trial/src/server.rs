@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use serve_bench::servers::{Program, Server, ServerError, Settings};
+use serve_bench::experiments::servers::{Program, Server, ServerError, Settings};
 use thiserror::Error;
 
 use crate::process::cpu_time;

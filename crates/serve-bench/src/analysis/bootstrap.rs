@@ -162,7 +162,7 @@ impl Bootstrap {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analyse::quantile::Sample;
+    use crate::analysis::quantile::Sample;
 
     fn interval(values: &[f64], runs: Vec<usize>, q: f64, seed: u64) -> [f64; 2] {
         let sample = Sample::new(values.iter().enumerate().map(|(i, v)| (i as u32, *v)));

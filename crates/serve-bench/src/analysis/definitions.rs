@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Serialize, Serializer};
 
-use crate::analyse::request::Request;
+use crate::analysis::request::Request;
 
 /// A time that requests take, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -111,7 +111,7 @@ impl Metric {
     /// metric of the whole answer, one for each gap for ITL.
     pub fn values(self, request: &Request<'_>, out: &mut Vec<f64>) {
         if self == Self::Lag {
-            let lag = |row: &&crate::record::Record| {
+            let lag = |row: &&crate::store::record::Record| {
                 Some(millis(row.sent_ns?.saturating_sub(row.scheduled_ns)))
             };
             out.extend(request.attempts().iter().filter_map(lag));
@@ -256,8 +256,8 @@ fn millis(nanos: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analyse::testing::{answer, numbered, refused};
-    use crate::record::{Record, Timings};
+    use crate::analysis::testing::{answer, numbered, refused};
+    use crate::store::record::{Record, Timings};
 
     fn values(metric: Metric, record: &Record) -> Vec<f64> {
         let mut out = Vec::new();

@@ -10,10 +10,10 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::folder::Run;
-use crate::manifest::{ClientLoad, DeliveryLimits};
-use crate::record::Record;
-use crate::spec::{Arrivals, Spec};
+use crate::store::folder::Run;
+use crate::store::manifest::{ClientLoad, DeliveryLimits};
+use crate::store::record::Record;
+use crate::workload::spec::{Arrivals, Spec};
 
 /// What was delivered of what was offered.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]

@@ -9,8 +9,8 @@ use super::bootstrap::{Bootstrap, Estimate, Scheme};
 use super::quantile::Sample;
 use super::request::Request;
 use super::strata::Key;
-use crate::definitions::Metric;
-use crate::record::Outcome;
+use crate::analysis::definitions::Metric;
+use crate::store::record::Outcome;
 
 /// The percentiles of every table.
 pub const QUANTILES: [f64; 4] = [0.5, 0.9, 0.95, 0.99];
@@ -289,7 +289,7 @@ fn weighted_share(good: &[bool], members: &[u32], weights: &[u32]) -> Option<f64
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analyse::testing::{answer, numbered, refused};
+    use crate::analysis::testing::{answer, numbered, refused};
 
     #[test]
     fn a_fast_few_do_not_hide_the_many_that_got_nothing() {
@@ -299,7 +299,7 @@ mod tests {
             false => refused(0),
         }));
         let slow = numbered((0..100).map(|_| answer(0, &[1_000], Some(1))));
-        let group = |rows: &[crate::record::Record]| {
+        let group = |rows: &[crate::store::record::Record]| {
             let requests = Request::all(rows, 0);
             let good = requests
                 .iter()

@@ -22,8 +22,8 @@ use thiserror::Error;
 use super::rates::wall_s;
 use super::request::Request;
 use super::requests_of;
-use crate::definitions::Metric;
-use crate::folder::{FolderError, Run, RunFolder};
+use crate::analysis::definitions::Metric;
+use crate::store::folder::{FolderError, Run, RunFolder};
 
 /// Values are whole microseconds with this many significant digits.
 const DIGITS: u8 = 3;
@@ -170,10 +170,10 @@ fn tag(metric: Metric, class: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analyse::testing::{answer, numbered};
+    use crate::analysis::testing::{answer, numbered};
 
     fn histograms(times_ms: impl Iterator<Item = u64>, class: Option<&str>) -> Histograms {
-        let rows = times_ms.map(|ms| crate::record::Record {
+        let rows = times_ms.map(|ms| crate::store::record::Record {
             class: class.map(str::to_owned),
             ..answer(0, &[ms], Some(1))
         });

@@ -2,10 +2,13 @@
 //!
 //! Several runs of the same thing are analysed together as repeats. Requests are the unit: a retry is
 //! an attempt of its request. Latencies are of answered requests, and beside each stands how many were
-//! not. The words are those of [`definitions`](crate::definitions).
+//! not. The words are those of [`definitions`](crate::analysis::definitions).
 
 pub mod bootstrap;
+pub mod compare;
 pub mod cost;
+pub mod definitions;
+pub mod delivered;
 pub mod fairness;
 pub mod group;
 pub mod histograms;
@@ -15,6 +18,8 @@ pub mod rates;
 pub mod request;
 pub mod retries;
 pub mod strata;
+pub mod summary;
+pub mod table;
 #[cfg(test)]
 pub(crate) mod testing;
 
@@ -32,12 +37,12 @@ use self::rates::Rates;
 use self::request::Request;
 use self::retries::Retries;
 use self::strata::Cuts;
-use crate::definitions::Metric;
-use crate::delivered::Delivered;
-use crate::folder::Run;
-use crate::manifest::Source;
-use crate::record::Outcome;
-use crate::slo::Slo;
+use crate::analysis::definitions::Metric;
+use crate::analysis::delivered::Delivered;
+use crate::store::folder::Run;
+use crate::store::manifest::Source;
+use crate::store::record::Outcome;
+use crate::workload::slo::Slo;
 
 /// What may be asked beyond what the manifests say.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -69,8 +69,8 @@ fn rate(count: u64, wall_s: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analyse::testing::{answer, numbered};
-    use crate::record::Record;
+    use crate::analysis::testing::{answer, numbered};
+    use crate::store::record::Record;
 
     #[test]
     fn the_wall_runs_from_the_first_due_to_the_last_end() {

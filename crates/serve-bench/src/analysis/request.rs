@@ -1,7 +1,7 @@
 //! The attempts of one request, seen together: a user who is told to come back later is one user.
 
-use crate::record::{Outcome, Record};
-use crate::slo::Slo;
+use crate::store::record::{Outcome, Record};
+use crate::workload::slo::Slo;
 
 /// One request with all its attempts.
 #[derive(Clone, Debug)]
@@ -121,7 +121,7 @@ mod tests {
     use serve_core::Span;
 
     use super::*;
-    use crate::analyse::testing::{MS, answer, refused};
+    use crate::analysis::testing::{MS, answer, refused};
 
     #[test]
     fn attempts_are_one_request_whose_clock_starts_at_the_first() {
@@ -147,7 +147,7 @@ mod tests {
             tpot: Some(Span::from_millis(tpot)),
             e2e: Some(Span::from_millis(e2e)),
         };
-        let good = |record: &crate::record::Record, slo: &Slo| {
+        let good = |record: &crate::store::record::Record, slo: &Slo| {
             Request::all(std::slice::from_ref(record), 0)[0].is_good(slo)
         };
         // TTFT 30, TPOT (50 - 30) / 2 = 10, E2E 52.
@@ -157,7 +157,7 @@ mod tests {
         assert!(!good(&row, &limit(30, 9, 52)));
         assert!(!good(&row, &limit(30, 10, 51)));
         assert!(good(&row, &Slo::default()));
-        let late = crate::record::Record {
+        let late = crate::store::record::Record {
             deadline_ns: Some(51 * MS),
             ..row
         };

@@ -43,8 +43,8 @@ impl Retries {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analyse::testing::{answer, refused};
-    use crate::record::Record;
+    use crate::analysis::testing::{answer, refused};
+    use crate::store::record::Record;
 
     #[test]
     fn a_hundred_with_twenty_retries_are_120_attempts() {

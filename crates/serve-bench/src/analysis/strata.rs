@@ -120,8 +120,8 @@ fn median(mut values: Vec<u32>) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analyse::testing::{answer, numbered, refused};
-    use crate::record::Record;
+    use crate::analysis::testing::{answer, numbered, refused};
+    use crate::store::record::Record;
 
     fn asked(row: Record, tenant: &str, prompt: u32, output: u32) -> Record {
         Record {

@@ -1,6 +1,6 @@
 //! Rows for tests.
 
-use crate::record::{Outcome, Record};
+use crate::store::record::{Outcome, Record};
 
 pub(crate) const MS: u64 = 1_000_000;
 

@@ -3,14 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use crate::analysis::bootstrap::Bootstrap;
+use crate::analysis::compare::comparable::odd_one_out;
+use crate::analysis::strata::Cuts;
+use crate::analysis::summary;
+use crate::analysis::{Analysis, Options};
+use crate::store::folder::{FolderError, Run, RunFolder};
+use crate::store::record::{self, Outcome};
 use clap::Args;
-use serve_bench::analyse::bootstrap::Bootstrap;
-use serve_bench::analyse::strata::Cuts;
-use serve_bench::analyse::{Analysis, Options};
-use serve_bench::compare::comparable::odd_one_out;
-use serve_bench::folder::{FolderError, Run, RunFolder};
-use serve_bench::record::{self, Outcome};
-use serve_bench::summary;
 use serve_core::Span;
 
 use super::{CommandResult, SloArgs, VOID};

@@ -4,15 +4,15 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use crate::analysis::table::Table;
+use crate::experiments::calibrate::{Fit, Observation, Range, Verdict, observe, settings_file};
+use crate::experiments::series::{PointError, Series};
+use crate::experiments::servers::{Effective, Settings};
+use crate::experiments::simulate::{self, ServerModel, Simulation};
+use crate::workload::Workload;
+use crate::workload::spec::Vocabulary;
 use clap::{Args, ValueEnum};
 use serde_json::json;
-use serve_bench::calibrate::{Fit, Observation, Range, Verdict, observe, settings_file};
-use serve_bench::series::{PointError, Series};
-use serve_bench::servers::{Effective, Settings};
-use serve_bench::simulate::{self, ServerModel, Simulation};
-use serve_bench::spec::Vocabulary;
-use serve_bench::table::Table;
-use serve_bench::workload::Workload;
 use serve_core::mock::CostModel;
 use serve_core::{Span, StepLoad};
 

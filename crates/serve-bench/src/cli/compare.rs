@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use crate::analysis::compare::comparable::Layer;
+use crate::analysis::compare::{self, Options, text};
+use crate::store::folder::{FolderError, Run, RunFolder};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
-use serve_bench::compare::comparable::Layer;
-use serve_bench::compare::{self, Options, text};
-use serve_bench::folder::{FolderError, Run, RunFolder};
 
 use super::{CommandResult, SloArgs};
 

@@ -4,10 +4,10 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::experiments::progress::interrupted;
+use crate::experiments::series::{Series, Servers};
+use crate::experiments::servers::{Program, Settings};
 use clap::Args;
-use serve_bench::progress::interrupted;
-use serve_bench::series::{Series, Servers};
-use serve_bench::servers::{Program, Settings};
 
 /// Whose servers, and where the runs go.
 #[derive(Args, Debug)]

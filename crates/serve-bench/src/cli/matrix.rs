@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use crate::experiments::matrix::{self, Effort, Outcome, Plan, Section};
+use crate::experiments::servers::Settings;
 use clap::Args;
-use serve_bench::matrix::{self, Effort, Outcome, Plan, Section};
-use serve_bench::servers::Settings;
 
 use super::lab::LabArgs;
 use super::{CommandResult, INCOMPLETE, VOID};

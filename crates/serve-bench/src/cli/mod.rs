@@ -1,25 +1,84 @@
-//! The commands, one file each: its arguments, and what it does with the library.
+//! The command line of `serve-bench`, one file for each command: its arguments, and what it does.
 
-pub(crate) mod analyse;
-pub(crate) mod calibrate;
-pub(crate) mod compare;
-pub(crate) mod lab;
-pub(crate) mod matrix;
-pub(crate) mod pretended;
-pub(crate) mod promises;
-pub(crate) mod report;
-pub(crate) mod run;
-pub(crate) mod self_test;
-pub(crate) mod simulate;
-pub(crate) mod sweep;
-pub(crate) mod workload;
+mod analyse;
+mod calibrate;
+mod compare;
+mod lab;
+mod matrix;
+mod pretended;
+mod promises;
+mod report;
+mod run;
+mod self_test;
+mod simulate;
+mod sweep;
+mod workload;
 
 use std::error::Error;
 use std::process::ExitCode;
 
-use clap::Args;
-use serve_bench::slo::Slo;
+use crate::workload::slo::Slo;
+use clap::{Args, Parser, Subcommand};
 use serve_core::Span;
+
+/// Measures a server that speaks the OpenAI API.
+#[derive(Debug, Parser)]
+#[command(
+    version,
+    after_help = "Exit code 0: at least one answer came whole; 1: none did, or the run could not be \
+        made; 2: bad arguments; 3: the run is void, because the client was the bottleneck."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Send a workload, keep one row for each attempt, print one table
+    Run(run::Run),
+    /// Show what a workload would send, without sending it
+    Workload(workload::Show),
+    /// Measure what the client itself can carry on this machine
+    SelfTest(self_test::SelfTest),
+    /// Print the tables of a run again, from its rows and its manifest
+    Analyse(analyse::Analyse),
+    /// Say whether B is better than A, with an interval
+    Compare(compare::Compare),
+    /// Write one HTML file with tables and charts of one run or of many
+    Report(report::Report),
+    /// Measure a workload over server settings and loads; find the last load that passes
+    Sweep(sweep::Sweep),
+    /// Run a workload through the scheduler in virtual time, on a pretended device
+    Simulate(simulate::Simulate),
+    /// Compare what admission promises with what comes of it, in virtual time, beside the same requests without
+    Promises(promises::Promises),
+    /// Measure step times, fit the mock's cost model to them, and check that it predicts
+    Calibrate(calibrate::Calibrate),
+    /// Measure the control matrix: pairs one setting apart, beside what others have published
+    Matrix(matrix::Matrix),
+}
+
+/// Does what the arguments of the process ask for. The exit codes are those of `--help`.
+pub async fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Run(options) => run::run(options).await,
+        Command::Workload(options) => workload::run(&options),
+        Command::SelfTest(options) => self_test::run(&options).await,
+        Command::Analyse(options) => analyse::run(&options),
+        Command::Compare(options) => compare::run(&options),
+        Command::Report(options) => report::run(&options),
+        Command::Sweep(options) => sweep::run(&options).await,
+        Command::Simulate(options) => simulate::run(&options),
+        Command::Promises(options) => promises::run(&options),
+        Command::Calibrate(options) => calibrate::run(&options).await,
+        Command::Matrix(options) => matrix::run(&options).await,
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("error: {error}");
+        ExitCode::FAILURE
+    })
+}
 
 /// The exit code of a command that did its work, or why it could not.
 pub(crate) type CommandResult = Result<ExitCode, Box<dyn Error>>;

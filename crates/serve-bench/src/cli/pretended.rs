@@ -3,9 +3,9 @@
 use std::error::Error;
 use std::path::{Path, PathBuf};
 
+use crate::experiments::servers::Settings;
+use crate::experiments::simulate::ServerModel;
 use clap::Args;
-use serve_bench::servers::Settings;
-use serve_bench::simulate::ServerModel;
 
 /// The settings of a pretended server.
 #[derive(Args, Debug)]

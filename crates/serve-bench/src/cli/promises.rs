@@ -2,9 +2,9 @@
 
 use std::process::ExitCode;
 
+use crate::experiments::promises::{self, Plan};
+use crate::store::hardware::Hardware;
 use clap::Args;
-use serve_bench::hardware::Hardware;
-use serve_bench::promises::{self, Plan};
 
 use super::CommandResult;
 

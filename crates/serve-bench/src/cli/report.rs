@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use crate::report::tree;
 use clap::Args;
-use serve_bench::report::tree;
 
 use super::CommandResult;
 use super::analyse::AnalysisArgs;

@@ -8,17 +8,17 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use crate::analysis::{Analysis, Options};
+use crate::experiments::measure::{Settings, measure, measure_engine};
+use crate::experiments::progress::{Live, interrupted};
+use crate::experiments::simulate::ServerModel;
+use crate::store::folder::{self, RunFolder};
+use crate::store::record::{Outcome, Record, RowWriter};
+use crate::transport::engine::Engine;
+use crate::transport::http::Target;
+use crate::workload::Workload;
+use crate::workload::spec::{Arrivals, Lengths, Positive, PromptSet, Spec};
 use clap::{Args, ValueEnum};
-use serve_bench::analyse::{Analysis, Options};
-use serve_bench::engine::Engine;
-use serve_bench::folder::{self, RunFolder};
-use serve_bench::http::Target;
-use serve_bench::measure::{Settings, measure, measure_engine};
-use serve_bench::progress::{Live, interrupted};
-use serve_bench::record::{Outcome, Record, RowWriter};
-use serve_bench::simulate::ServerModel;
-use serve_bench::spec::{Arrivals, Lengths, Positive, PromptSet, Spec};
-use serve_bench::workload::Workload;
 
 use super::analyse::{exit_code, print};
 use super::pretended::PretendedArgs;
@@ -63,7 +63,7 @@ pub(crate) struct ServerArgs {
 
 impl ServerArgs {
     /// The server, if it is up.
-    pub(crate) async fn target(&self) -> Result<Target, serve_bench::http::TargetError> {
+    pub(crate) async fn target(&self) -> Result<Target, crate::transport::http::TargetError> {
         Target::new(&self.url, self.model.clone(), self.api_key.clone()).await
     }
 }

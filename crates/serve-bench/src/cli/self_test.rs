@@ -3,10 +3,10 @@
 use std::num::NonZeroU64;
 use std::process::ExitCode;
 
+use crate::analysis::table::number;
+use crate::experiments::capacity::{Carried, Trial};
+use crate::experiments::progress::interrupted;
 use clap::Args;
-use serve_bench::capacity::{Carried, Trial};
-use serve_bench::progress::interrupted;
-use serve_bench::table::number;
 
 use super::{CommandResult, VOID};
 

@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
+use crate::analysis::bootstrap::Bootstrap;
+use crate::analysis::summary;
+use crate::analysis::{Analysis, Options};
+use crate::experiments::simulate::{self, Simulation};
+use crate::store::folder::RunFolder;
 use clap::Args;
-use serve_bench::analyse::bootstrap::Bootstrap;
-use serve_bench::analyse::{Analysis, Options};
-use serve_bench::folder::RunFolder;
-use serve_bench::simulate::{self, Simulation};
-use serve_bench::summary;
 
 use super::analyse::exit_code;
 use super::pretended::PretendedArgs;

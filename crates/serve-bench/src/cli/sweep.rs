@@ -4,13 +4,13 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use crate::experiments::servers::Settings;
+use crate::experiments::sweep::search::Goal;
+use crate::experiments::sweep::simulated::Pretended;
+use crate::experiments::sweep::{Axis, Loads, Results, Sweep as Plan, last_passing, paths, table};
+use crate::workload::slo::Slo;
+use crate::workload::spec::{Arrivals, Spec};
 use clap::Args;
-use serve_bench::servers::Settings;
-use serve_bench::slo::Slo;
-use serve_bench::spec::{Arrivals, Spec};
-use serve_bench::sweep::search::Goal;
-use serve_bench::sweep::simulated::Pretended;
-use serve_bench::sweep::{Axis, Loads, Results, Sweep as Plan, last_passing, paths, table};
 
 use super::lab::LabArgs;
 use super::{CommandResult, INCOMPLETE, SloArgs, VOID};

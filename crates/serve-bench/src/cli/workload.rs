@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use crate::workload::{Prompt, Workload};
 use clap::Args;
-use serve_bench::workload::{Prompt, Workload};
 
 use super::CommandResult;
 use super::run::LoadArgs;

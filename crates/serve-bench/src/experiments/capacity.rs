@@ -1,6 +1,6 @@
 //! What the client itself can carry, measured against a server in this process that costs as little as
 //! one can: it answers every request with bytes that were made before. A run can ask for less than this
-//! and trust that the client is not the bottleneck; whether it was, [`delivered`](crate::delivered)
+//! and trust that the client is not the bottleneck; whether it was, [`delivered`](crate::analysis::delivered)
 //! says of each run.
 
 use std::fmt::Write as _;
@@ -14,12 +14,12 @@ use std::thread;
 use thiserror::Error;
 use tokio::sync::watch;
 
-use crate::delivered::Delivered;
-use crate::folder::Run;
-use crate::http::{Target, TargetError};
-use crate::measure::{MeasureError, Settings, measure};
-use crate::record::Outcome;
-use crate::spec::{Arrivals, Positive, Spec};
+use crate::analysis::delivered::Delivered;
+use crate::experiments::measure::{MeasureError, Settings, measure};
+use crate::store::folder::Run;
+use crate::store::record::Outcome;
+use crate::transport::http::{Target, TargetError};
+use crate::workload::spec::{Arrivals, Positive, Spec};
 use crate::workload::{Workload, WorkloadError};
 
 /// What to try.

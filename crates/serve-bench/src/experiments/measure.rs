@@ -11,21 +11,21 @@ use thiserror::Error;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::analyse::histograms::Histograms;
-use crate::client_load::Watch;
-use crate::definitions;
-use crate::drive::{Driving, Timer, Transport, drive};
-use crate::engine::{CannotAsk, Engine};
-use crate::folder::{FolderError, Run, RunFolder};
-use crate::hardware::Hardware;
-use crate::http::{Described, HttpClient, Target, TargetError};
-use crate::manifest::{
+use crate::analysis::definitions;
+use crate::analysis::histograms::Histograms;
+use crate::store::folder::{FolderError, Run, RunFolder};
+use crate::store::hardware::Hardware;
+use crate::store::manifest::{
     self, Artifact, Manifest, ManifestError, Measurement, Source, WorkloadLayer,
 };
-use crate::record::{Outcome, Record};
-use crate::spec::SpecError;
-use crate::timeline::{self, Poller, Sample, nanos_since};
+use crate::store::record::{Outcome, Record};
+use crate::store::timeline::{self, Poller, Sample, nanos_since};
+use crate::transport::client_load::Watch;
+use crate::transport::drive::{Driving, Timer, Transport, drive};
+use crate::transport::engine::{CannotAsk, Engine};
+use crate::transport::http::{Described, HttpClient, Target, TargetError};
 use crate::workload::Workload;
+use crate::workload::spec::SpecError;
 
 /// What a run is besides its workload and its server.
 #[derive(Clone, Debug)]

@@ -13,15 +13,17 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 use tokio::sync::watch;
 
-use crate::delivered::Delivered;
-use crate::folder::{FolderError, Run, RunFolder};
-use crate::http::{Target, TargetError};
-use crate::measure::{self, MeasureError, measure};
-use crate::progress::Live;
-use crate::record::Outcome;
-use crate::servers::{Effective, Program, Server, ServerError, Settings, any_key, key_in};
-use crate::spec::{Spec, SpecError};
-use crate::timeline::{self, Sample};
+use crate::analysis::delivered::Delivered;
+use crate::experiments::measure::{self, MeasureError, measure};
+use crate::experiments::progress::Live;
+use crate::experiments::servers::{
+    Effective, Program, Server, ServerError, Settings, any_key, key_in,
+};
+use crate::store::folder::{FolderError, Run, RunFolder};
+use crate::store::record::Outcome;
+use crate::store::timeline::{self, Sample};
+use crate::transport::http::{Target, TargetError};
+use crate::workload::spec::{Spec, SpecError};
 use crate::workload::{Workload, WorkloadError};
 
 /// Whose servers a series measures.

@@ -2,9 +2,9 @@
 
 use super::chart::{Chart, Hue, Mark, Series};
 use super::ticks::Axis;
-use crate::analyse::group::sample;
-use crate::analyse::request::Request;
-use crate::definitions::Metric;
+use crate::analysis::definitions::Metric;
+use crate::analysis::group::sample;
+use crate::analysis::request::Request;
 
 /// A line has at most so many points; between them it is straight.
 const POINTS_MAX: usize = 400;
@@ -59,7 +59,7 @@ fn steps(sorted: &[f64], all: usize) -> Vec<(f64, f64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analyse::testing::{answer, numbered, refused};
+    use crate::analysis::testing::{answer, numbered, refused};
 
     #[test]
     fn a_line_ends_at_the_share_that_was_answered() {

@@ -5,8 +5,8 @@ use serde::Serialize;
 use thiserror::Error;
 
 use super::chart::Figure;
-use crate::summary::Fact;
-use crate::table::Table;
+use crate::analysis::summary::Fact;
+use crate::analysis::table::Table;
 
 /// A page.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]

@@ -2,9 +2,9 @@
 
 use super::chart::{Chart, Hue, Mark, Series};
 use super::ticks::Axis;
-use crate::analyse::Analysis;
-use crate::analyse::group::QUANTILES;
-use crate::definitions::Metric;
+use crate::analysis::Analysis;
+use crate::analysis::definitions::Metric;
+use crate::analysis::group::QUANTILES;
 
 /// A load and what came of it.
 #[derive(Clone, Copy, Debug)]
@@ -147,9 +147,9 @@ fn percent(part: u64, whole: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analyse::Options;
-    use crate::analyse::testing::{answer, numbered, refused};
-    use crate::folder::Run;
+    use crate::analysis::Options;
+    use crate::analysis::testing::{answer, numbered, refused};
+    use crate::store::folder::Run;
 
     #[test]
     fn points_stand_over_their_loads_in_order() {

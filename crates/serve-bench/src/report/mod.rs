@@ -16,9 +16,9 @@ pub mod timeline;
 pub mod tree;
 pub mod waterfall;
 
-use crate::analyse::{Analysis, Options, requests_of};
-use crate::folder::Run;
-use crate::timeline::Sample;
+use crate::analysis::{Analysis, Options, requests_of};
+use crate::store::folder::Run;
+use crate::store::timeline::Sample;
 
 /// Runs of one thing, under a name.
 #[derive(Clone, Debug)]

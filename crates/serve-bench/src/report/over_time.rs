@@ -3,8 +3,8 @@
 
 use super::chart::{Chart, Hue, Mark, Series};
 use super::ticks::Axis;
-use crate::analyse::request::Request;
-use crate::record::{Outcome, Record};
+use crate::analysis::request::Request;
+use crate::store::record::{Outcome, Record};
 
 /// Into how many parts a run's time is cut at most, and at least.
 const PARTS: [usize; 2] = [60, 10];
@@ -181,7 +181,7 @@ impl Clock {
     }
 
     fn part(&self) -> String {
-        format!("{} s", crate::table::number(Some(self.part_s())))
+        format!("{} s", crate::analysis::table::number(Some(self.part_s())))
     }
 
     /// Events a second in each part, at its middle.
@@ -225,7 +225,7 @@ fn thinned(points: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analyse::testing::{answer, numbered, refused};
+    use crate::analysis::testing::{answer, numbered, refused};
 
     fn area(chart: &Chart, series: usize, run_s: f64) -> f64 {
         let sum = chart.series[series].points.iter().map(|point| point.1);

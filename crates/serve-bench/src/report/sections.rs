@@ -7,13 +7,13 @@ use super::distributions::cdf;
 use super::html::{ReportError, Section};
 use super::load::{self, Point};
 use super::{Named, over_time, timeline, waterfall};
-use crate::analyse::request::Request;
-use crate::analyse::requests_of;
-use crate::compare::{self, comparable};
-use crate::definitions::Metric;
-use crate::manifest::{Manifest, Source};
-use crate::summary;
-use crate::table::Table;
+use crate::analysis::compare::{self, comparable};
+use crate::analysis::definitions::Metric;
+use crate::analysis::request::Request;
+use crate::analysis::requests_of;
+use crate::analysis::summary;
+use crate::analysis::table::Table;
+use crate::store::manifest::{Manifest, Source};
 
 /// Everything about one run, or about repeats of it; drawings over time are of the first.
 ///

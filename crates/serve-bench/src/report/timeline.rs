@@ -2,7 +2,7 @@
 
 use super::chart::{Chart, Hue, Mark, Series};
 use super::ticks::Axis;
-use crate::timeline::Sample;
+use crate::store::timeline::Sample;
 
 /// Charts of what the samples show; nothing where the server showed nothing.
 pub fn charts(samples: &[Sample]) -> Vec<Chart> {

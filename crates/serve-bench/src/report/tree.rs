@@ -8,11 +8,11 @@ use thiserror::Error;
 
 use super::html::{Report, ReportError, Section};
 use super::{Named, sections};
-use crate::analyse::Options;
-use crate::compare::comparable::odd_one_out;
-use crate::folder::{FolderError, Run, RunFolder, folders_in};
-use crate::summary::{self, Fact};
-use crate::timeline::{self, Sample};
+use crate::analysis::Options;
+use crate::analysis::compare::comparable::odd_one_out;
+use crate::analysis::summary::{self, Fact};
+use crate::store::folder::{FolderError, Run, RunFolder, folders_in};
+use crate::store::timeline::{self, Sample};
 
 /// Runs that cannot be reported.
 #[derive(Debug, Error)]

@@ -6,8 +6,8 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::chart::{DrawError, FONT, FONT_SIZE, Figure, Hue, Legend, Mark, draw, mesh_of_x};
 use super::ticks::Axis;
-use crate::analyse::request::Request;
-use crate::table::{Table, number};
+use crate::analysis::request::Request;
+use crate::analysis::table::{Table, number};
 
 const QUANTILES: [(f64, &str); 3] = [(0.5, "p50"), (0.9, "p90"), (0.99, "p99")];
 /// It stands alone in its row of the page.
@@ -228,8 +228,8 @@ pub fn table(requests: &[Request<'_>]) -> Option<Table> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analyse::testing::{MS, answer, numbered, refused};
-    use crate::record::{Record, Timings};
+    use crate::analysis::testing::{MS, answer, numbered, refused};
+    use crate::store::record::{Record, Timings};
 
     #[test]
     fn stages_add_up_to_what_the_user_waited() {

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
-use crate::manifest::{Manifest, ManifestError};
-use crate::record::{self, ReadError, Record, RowWriter, hex};
+use crate::store::manifest::{Manifest, ManifestError};
+use crate::store::record::{self, ReadError, Record, RowWriter, hex};
 
 /// A folder that holds a run, or will.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -228,7 +228,7 @@ pub fn sha256(path: &Path) -> io::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::manifest::tests::example;
+    use crate::store::manifest::tests::example;
 
     #[test]
     fn numbers_in_names_count() {

@@ -1,5 +1,5 @@
 //! What a run was: the six things that must be frozen before a number means anything. With the
-//! [rows](crate::record) beside it, a report can be computed again.
+//! [rows](crate::store::record) beside it, a report can be computed again.
 //!
 //! It is not a summary: no latency and no count of answers stands in it. Secrets never do; an API key
 //! appears only as the name of the environment variable that held it.
@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use thiserror::Error;
 
-use crate::hardware::Hardware;
-use crate::slo::Slo;
+use crate::store::hardware::Hardware;
+use crate::workload::slo::Slo;
 
 /// The name of the format.
 pub const FORMAT: &str = "serve-bench manifest";
@@ -29,9 +29,9 @@ pub enum Source {
     #[default]
     #[serde(alias = "measured")]
     Http,
-    /// An [engine in this process](crate::engine) was asked, under the real clock.
+    /// An [engine in this process](crate::transport::engine) was asked, under the real clock.
     InProcess,
-    /// A [simulation](crate::simulate) computed them in virtual time.
+    /// A [simulation](crate::experiments::simulate) computed them in virtual time.
     Simulated,
 }
 

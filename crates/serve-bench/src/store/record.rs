@@ -1,5 +1,5 @@
 //! The raw row of one attempt. Whatever a report says is computed from a file of these and the
-//! [manifest](crate::manifest) beside it.
+//! [manifest](crate::store::manifest) beside it.
 //!
 //! All times are whole nanoseconds since the start of the run, on the client's monotonic clock.
 //! Refusals, errors, retries and requests that were never sent have rows like any other: a table that
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
-use crate::manifest::Source;
+use crate::store::manifest::Source;
 
 /// The name of the format, in the first line of a file of rows.
 pub const FORMAT: &str = "serve-bench rows";

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
-use crate::metrics::Scrape;
+use crate::store::metrics::Scrape;
 
 /// The server's counters at one moment.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]

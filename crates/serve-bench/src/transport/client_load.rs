@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use crate::manifest::ClientLoad;
+use crate::store::manifest::ClientLoad;
 
 /// How often it looks at the clock.
 const EVERY: Duration = Duration::from_millis(10);

@@ -8,7 +8,7 @@ use serve_core::rng::Rng;
 
 use super::draw::{Purpose, gamma, stream};
 use super::trace::Traced;
-use crate::spec::{Arrivals, Spec};
+use crate::workload::spec::{Arrivals, Spec};
 
 /// The times of an open loop, in order; none for a closed one.
 pub(super) fn times(

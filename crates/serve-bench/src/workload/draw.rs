@@ -4,7 +4,7 @@ use std::f64::consts::TAU;
 
 use serve_core::rng::{Rng, mix2};
 
-use crate::spec::Lengths;
+use crate::workload::spec::Lengths;
 
 /// What a stream is for. The numbers are part of what a seed means; they never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +82,7 @@ pub(super) fn gamma(shape: f64, rng: &mut Rng) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spec::Positive;
+    use crate::workload::spec::Positive;
 
     fn moments(draws: &[f64]) -> (f64, f64) {
         let n = draws.len() as f64;

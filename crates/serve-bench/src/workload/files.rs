@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 use super::WorkloadError;
-use crate::record::hex;
-use crate::spec::{Arrivals, Lengths, Spec};
+use crate::store::record::hex;
+use crate::workload::spec::{Arrivals, Lengths, Spec};
 
 /// Files below the folder of the specification.
 pub(super) struct Files {
@@ -129,9 +129,8 @@ pub(super) fn is_resolved(spec: &Spec) -> bool {
         .iter()
         .filter_map(|class| class.cancel.as_ref()?.after());
     let cancels = cancels.map(|after| match after {
-        crate::spec::CancelAfter::Millis(lengths) | crate::spec::CancelAfter::Tokens(lengths) => {
-            lengths
-        }
+        crate::workload::spec::CancelAfter::Millis(lengths)
+        | crate::workload::spec::CancelAfter::Tokens(lengths) => lengths,
     });
     let sets = spec
         .prompts

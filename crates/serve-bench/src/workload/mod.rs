@@ -9,6 +9,8 @@ mod draw;
 mod files;
 mod people;
 mod prompts;
+pub mod slo;
+pub mod spec;
 mod trace;
 mod words;
 
@@ -23,8 +25,8 @@ use serve_core::rng::mix2;
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
-use crate::record::hex;
-use crate::spec::{Arrivals, Spec};
+use crate::store::record::hex;
+use crate::workload::spec::{Arrivals, Spec};
 use draw::{Purpose, draw_length, stream};
 use files::Files;
 use people::People;

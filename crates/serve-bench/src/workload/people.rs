@@ -4,7 +4,7 @@ use serve_core::rng::Rng;
 
 use super::HangUp;
 use super::draw::{Purpose, draw_length, stream};
-use crate::spec::{Cancel, CancelAfter, Spec};
+use crate::workload::spec::{Cancel, CancelAfter, Spec};
 
 /// The tenants and classes of a workload, ready to be drawn.
 #[derive(Clone, Debug)]

@@ -10,7 +10,7 @@ use super::draw::{Purpose, draw_length, stream};
 use super::files::Files;
 use super::trace::{BLOCK_TOKENS, Traced};
 use super::{Prompt, WorkloadError, words};
-use crate::spec::{Endpoint, History, Lengths, PromptSet, RequestShape, Spec};
+use crate::workload::spec::{Endpoint, History, Lengths, PromptSet, RequestShape, Spec};
 
 /// A prompt set, ready to ask.
 #[derive(Clone, Debug)]

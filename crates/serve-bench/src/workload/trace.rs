@@ -11,7 +11,7 @@ use serve_core::Span;
 use super::WorkloadError;
 use super::draw::{Purpose, stream};
 use super::files::Files;
-use crate::spec::{Replay, Spec, Trace};
+use crate::workload::spec::{Replay, Spec, Trace};
 
 /// Prompt tokens that one hash of a Mooncake trace stands for.
 pub(super) const BLOCK_TOKENS: u32 = 512;

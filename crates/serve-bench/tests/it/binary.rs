@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use serve_bench::folder::RunFolder;
-use serve_bench::manifest::Source;
-use serve_bench::record::{self, Outcome, Record};
-use serve_bench::spec::Spec;
-use serve_bench::timeline;
+use serve_bench::store::folder::RunFolder;
+use serve_bench::store::manifest::Source;
+use serve_bench::store::record::{self, Outcome, Record};
+use serve_bench::store::timeline;
 use serve_bench::workload::Workload;
+use serve_bench::workload::spec::Spec;
 
 use crate::server::{Server, end, head, status, text};
 

@@ -3,12 +3,14 @@
 
 use std::path::Path;
 
-use serve_bench::calibrate::{Fit, Observation, Range, Verdict, observe, settings_file};
-use serve_bench::record::Record;
-use serve_bench::servers::Settings;
-use serve_bench::simulate::{ServerModel, Simulation, run};
-use serve_bench::spec::{Spec, Vocabulary};
+use serve_bench::experiments::calibrate::{
+    Fit, Observation, Range, Verdict, observe, settings_file,
+};
+use serve_bench::experiments::servers::Settings;
+use serve_bench::experiments::simulate::{ServerModel, Simulation, run};
+use serve_bench::store::record::Record;
 use serve_bench::workload::Workload;
+use serve_bench::workload::spec::{Spec, Vocabulary};
 use serve_core::Span;
 
 const TRUTH: &str = "max_batch = 8\nmock_decode_us = [\"1=9000\", \"2=9400\", \"4=10000\", \"8=13000\"]\n\

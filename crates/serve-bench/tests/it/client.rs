@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::FutureExt;
-use serve_bench::drive::{Driving, Timer, drive};
-use serve_bench::http::{Dial, HttpClient, Stream, Target};
-use serve_bench::record::{Outcome, Record};
-use serve_bench::spec::Spec;
+use serve_bench::store::record::{Outcome, Record};
+use serve_bench::transport::drive::{Driving, Timer, drive};
+use serve_bench::transport::http::{Dial, HttpClient, Stream, Target};
 use serve_bench::workload::Workload;
+use serve_bench::workload::spec::Spec;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
 use tokio::time::Instant;

@@ -4,13 +4,13 @@
 use std::path::Path;
 use std::time::Duration;
 
-use serve_bench::analyse::request::Request;
-use serve_bench::definitions::Metric;
-use serve_bench::drive::{Driving, Timer, drive};
-use serve_bench::http::{Dial, HttpClient, Target};
-use serve_bench::record::{Outcome, Record};
-use serve_bench::spec::Spec;
+use serve_bench::analysis::definitions::Metric;
+use serve_bench::analysis::request::Request;
+use serve_bench::store::record::{Outcome, Record};
+use serve_bench::transport::drive::{Driving, Timer, drive};
+use serve_bench::transport::http::{Dial, HttpClient, Target};
 use serve_bench::workload::Workload;
+use serve_bench::workload::spec::Spec;
 use tokio::sync::watch;
 use tokio::time::Instant;
 

@@ -5,13 +5,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use serve_bench::analyse::histograms::Histograms;
-use serve_bench::analyse::{Analysis, Options};
-use serve_bench::definitions::Metric;
-use serve_bench::folder::{Run, RunFolder, sha256};
-use serve_bench::manifest::{Manifest, Source};
-use serve_bench::summary;
-use serve_bench::table::Table;
+use serve_bench::analysis::definitions::Metric;
+use serve_bench::analysis::histograms::Histograms;
+use serve_bench::analysis::summary;
+use serve_bench::analysis::table::Table;
+use serve_bench::analysis::{Analysis, Options};
+use serve_bench::store::folder::{Run, RunFolder, sha256};
+use serve_bench::store::manifest::{Manifest, Source};
 
 fn example(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))

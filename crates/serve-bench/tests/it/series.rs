@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use serve_bench::series::{PointError, Series, Servers};
-use serve_bench::servers::Settings;
-use serve_bench::spec::Spec;
+use serve_bench::experiments::series::{PointError, Series, Servers};
+use serve_bench::experiments::servers::Settings;
+use serve_bench::workload::spec::Spec;
 use tokio::sync::watch;
 
 use crate::server::{Server, end, head, text};

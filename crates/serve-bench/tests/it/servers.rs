@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serve_bench::servers::{Program, Server, ServerError, Settings};
+use serve_bench::experiments::servers::{Program, Server, ServerError, Settings};
 
 fn program(path: &str) -> Program {
     Program {

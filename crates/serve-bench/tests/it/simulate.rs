@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use serve_bench::manifest::Source;
-use serve_bench::record::{Outcome, Record};
-use serve_bench::servers::Settings;
-use serve_bench::simulate::{ServerModel, SimulateError, simulate};
-use serve_bench::spec::Spec;
+use serve_bench::experiments::servers::Settings;
+use serve_bench::experiments::simulate::{ServerModel, SimulateError, simulate};
+use serve_bench::store::manifest::Source;
+use serve_bench::store::record::{Outcome, Record};
 use serve_bench::workload::Workload;
+use serve_bench::workload::spec::Spec;
 use serve_core::Span;
 
 fn rows_of(spec: &str, settings: &[&str]) -> Vec<Record> {

@@ -4,16 +4,16 @@
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
-use serve_bench::analyse::{Analysis, Options};
-use serve_bench::delivered::Delivered;
-use serve_bench::series::{Series, Servers};
-use serve_bench::servers::Settings;
-use serve_bench::simulate::{self, ServerModel, Simulation};
-use serve_bench::spec::Spec;
-use serve_bench::sweep::search::{Goal, Judged, Measured, Search, Why};
-use serve_bench::sweep::simulated::{Pretended, SweepError};
-use serve_bench::sweep::{Axis, Loads, Results, Sweep, last_passing, paths};
+use serve_bench::analysis::delivered::Delivered;
+use serve_bench::analysis::{Analysis, Options};
+use serve_bench::experiments::series::{Series, Servers};
+use serve_bench::experiments::servers::Settings;
+use serve_bench::experiments::simulate::{self, ServerModel, Simulation};
+use serve_bench::experiments::sweep::search::{Goal, Judged, Measured, Search, Why};
+use serve_bench::experiments::sweep::simulated::{Pretended, SweepError};
+use serve_bench::experiments::sweep::{Axis, Loads, Results, Sweep, last_passing, paths};
 use serve_bench::workload::Workload;
+use serve_bench::workload::spec::Spec;
 use serve_core::Span;
 use tokio::sync::watch;
 

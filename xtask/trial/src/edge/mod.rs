@@ -15,7 +15,7 @@ mod load;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serve_bench::servers::{Program, Settings};
+use serve_bench::experiments::servers::{Program, Settings};
 use serve_http::LaunchError;
 use thiserror::Error;
 

@@ -20,8 +20,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use futures::future::try_join_all;
-use serve_bench::promises::PromisesError;
-use serve_bench::servers::{Program, Settings};
+use serve_bench::experiments::promises::PromisesError;
+use serve_bench::experiments::servers::{Program, Settings};
 use serve_core::Span;
 use serve_core::mock::CostModel;
 use thiserror::Error;

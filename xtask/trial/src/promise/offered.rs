@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use serve_bench::servers::key_of;
+use serve_bench::experiments::servers::key_of;
 use serve_core::rng::{Rng, mix2};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout_at};

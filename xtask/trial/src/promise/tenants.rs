@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use serve_bench::promises::{PromisesError, capacity_per_s};
-use serve_bench::servers::Settings;
+use serve_bench::experiments::promises::{PromisesError, capacity_per_s};
+use serve_bench::experiments::servers::Settings;
 
 use super::offered::{Became, Offered, Row, Shape, Stream, Who};
 use super::settings;

@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::Value;
 use thiserror::Error;
 
-use crate::manifest::Manifest;
+use crate::store::manifest::Manifest;
 
 /// Something in which two manifests may differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -210,8 +210,8 @@ fn flatten(prefix: &str, value: &Value, out: &mut BTreeMap<String, Value>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::manifest::Source;
-    use crate::manifest::tests::example;
+    use crate::store::manifest::Source;
+    use crate::store::manifest::tests::example;
 
     #[test]
     fn what_differs_is_named_with_its_layer() {

@@ -4,9 +4,9 @@ use std::fmt;
 
 use serde::{Serialize, Serializer};
 
-use crate::analyse::group::sample;
-use crate::analyse::request::Request;
-use crate::definitions::Metric;
+use crate::analysis::definitions::Metric;
+use crate::analysis::group::sample;
+use crate::analysis::request::Request;
 
 /// A number of a run, or of a part of one.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -23,11 +23,11 @@ use thiserror::Error;
 use self::comparable::{Difference, Incomparable, Layer};
 use self::measure::Measure;
 use self::units::{Side, Units};
-use crate::analyse::{Limits, source};
-use crate::delivered::{Delivered, Void};
-use crate::folder::Run;
-use crate::manifest::Source;
-use crate::slo::Slo;
+use crate::analysis::delivered::{Delivered, Void};
+use crate::analysis::{Limits, source};
+use crate::store::folder::Run;
+use crate::store::manifest::Source;
+use crate::workload::slo::Slo;
 
 /// How to compare.
 #[derive(Clone, Debug, PartialEq)]

@@ -7,10 +7,10 @@
 use serve_core::rng::Rng;
 
 use super::{Options, Verdict, compare};
-use crate::analyse::testing::{answer, numbered};
-use crate::folder::Run;
-use crate::manifest::tests::example;
-use crate::record::Record;
+use crate::analysis::testing::{answer, numbered};
+use crate::store::folder::Run;
+use crate::store::manifest::tests::example;
+use crate::store::record::Record;
 
 /// A world: how busy its server is, and how far runs of the same thing differ (a standard deviation, as
 /// a share).

@@ -2,7 +2,7 @@
 
 use super::measure::Measure;
 use super::{Comparison, Line};
-use crate::table::{Table, number, percent};
+use crate::analysis::table::{Table, number, percent};
 
 /// The verdict, what it rests on, and a table.
 pub fn text(comparison: &Comparison) -> String {

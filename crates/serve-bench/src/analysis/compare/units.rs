@@ -5,9 +5,9 @@ use std::fmt;
 
 use super::interval::{self, Difference};
 use super::measure::Measure;
-use crate::analyse::request::Request;
-use crate::analyse::{Limits, requests_of};
-use crate::folder::Run;
+use crate::analysis::request::Request;
+use crate::analysis::{Limits, requests_of};
+use crate::store::folder::Run;
 
 /// A section has at least so many requests, so that neighbouring sections have little in common and a
 /// tail is more than one request.

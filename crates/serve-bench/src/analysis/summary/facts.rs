@@ -1,10 +1,10 @@
 //! What is said of a run in lines: labels that come before any number, then counts and rates.
 
-use crate::analyse::Analysis;
-use crate::analyse::bootstrap::Estimate;
-use crate::delivered::Delivered;
-use crate::slo::Slo;
-use crate::table::{number, percent};
+use crate::analysis::Analysis;
+use crate::analysis::bootstrap::Estimate;
+use crate::analysis::delivered::Delivered;
+use crate::analysis::table::{number, percent};
+use crate::workload::slo::Slo;
 
 /// A fact about a run: a word and what is said of it.
 pub type Fact = (&'static str, String);

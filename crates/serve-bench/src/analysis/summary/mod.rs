@@ -4,11 +4,11 @@ mod facts;
 
 pub use facts::{Fact, facts, labels};
 
-use crate::analyse::Analysis;
-use crate::analyse::group::{Group, Percentile};
-use crate::definitions::{self, Metric};
-use crate::manifest::Source;
-use crate::table::{Table, number, percent};
+use crate::analysis::Analysis;
+use crate::analysis::definitions::{self, Metric};
+use crate::analysis::group::{Group, Percentile};
+use crate::analysis::table::{Table, number, percent};
+use crate::store::manifest::Source;
 
 /// The percentiles of every metric, over all requests.
 pub fn times(analysis: &Analysis) -> Table {
@@ -173,7 +173,7 @@ pub fn beside<'a>(groups: impl IntoIterator<Item = (&'a str, &'a Analysis)>) -> 
 
 /// Who got how much, a table for tenants and one for classes.
 pub fn fairness(analysis: &Analysis) -> Vec<Table> {
-    let table = |fairness: &crate::analyse::fairness::Fairness| {
+    let table = |fairness: &crate::analysis::fairness::Fairness| {
         let columns = [
             fairness.by,
             "requests",

@@ -6,8 +6,8 @@
 //! that a step costs whoever waits for it; the second, the device alone.
 
 use super::fit::Observation;
-use crate::record::{Outcome, Record};
-use crate::timeline::Sample;
+use crate::store::record::{Outcome, Record};
+use crate::store::timeline::Sample;
 
 /// One observation for each answer: its median step.
 pub fn from_tokens(rows: &[Record], batch: u32) -> Vec<Observation> {
@@ -113,7 +113,7 @@ fn token_times(row: &Record) -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Chunk;
+    use crate::store::record::Chunk;
 
     fn row(first_ms: u64, gaps_ms: &[u64]) -> Record {
         let mut at_ns = first_ms * 1_000_000;

@@ -4,7 +4,9 @@
 
 use std::num::{NonZeroU32, NonZeroU64};
 
-use crate::spec::{Arrivals, Endpoint, Lengths, PromptSet, RequestShape, Spec, Vocabulary};
+use crate::workload::spec::{
+    Arrivals, Endpoint, Lengths, PromptSet, RequestShape, Spec, Vocabulary,
+};
 
 /// What a calibration may use.
 #[derive(Clone, Debug, PartialEq, Eq)]

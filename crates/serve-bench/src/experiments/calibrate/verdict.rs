@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 
-use crate::analyse::quantile::Sample;
-use crate::record::{Outcome, Record};
-use crate::table::Table;
+use crate::analysis::quantile::Sample;
+use crate::analysis::table::Table;
+use crate::store::record::{Outcome, Record};
 
 /// How far a predicted median may be from the measured one, as a share of it.
 pub const ERROR_P50_MAX: f64 = 0.05;

@@ -4,7 +4,7 @@
 use serde::Serialize;
 
 use super::Number;
-use crate::table::{Table, number};
+use crate::analysis::table::{Table, number};
 
 /// Where published numbers come from.
 pub(super) const L4: &str =

@@ -24,11 +24,11 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use thiserror::Error;
 
+use crate::analysis::table::Table;
+use crate::experiments::series::{Point, PointError, Series};
+use crate::experiments::servers::{Effective, Settings};
 use crate::report::chart::Chart;
-use crate::series::{Point, PointError, Series};
-use crate::servers::{Effective, Settings};
-use crate::spec::Spec;
-use crate::table::Table;
+use crate::workload::spec::Spec;
 use beside::Beside;
 use proof::Proofs;
 
@@ -110,7 +110,7 @@ pub enum MatrixError {
         /// The pair.
         pair: String,
         /// Why.
-        cause: crate::servers::NotOneApart,
+        cause: crate::experiments::servers::NotOneApart,
     },
     /// A server does not say what it has, so that nothing can be proved.
     #[error("{0}: the server does not show its settings, so the pair cannot be proved to differ")]

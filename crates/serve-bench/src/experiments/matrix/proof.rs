@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::MatrixError;
-use crate::servers::{Difference, Effective, Settings};
+use crate::experiments::servers::{Difference, Effective, Settings};
 
 /// A pair of conditions and the one setting in which their servers differ.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

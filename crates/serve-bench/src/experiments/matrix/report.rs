@@ -5,11 +5,11 @@ use std::time::SystemTime;
 
 use super::beside::headlines as table_of;
 use super::{Outcome, Section};
-use crate::hardware::Hardware;
+use crate::analysis::summary::Fact;
+use crate::analysis::table::Table;
+use crate::experiments::servers::Settings;
 use crate::report::html::{self, Report, ReportError};
-use crate::servers::Settings;
-use crate::summary::Fact;
-use crate::table::Table;
+use crate::store::hardware::Hardware;
 
 /// The page of a matrix whose servers all have the settings `base`, made by this process.
 ///

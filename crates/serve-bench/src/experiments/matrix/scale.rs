@@ -7,9 +7,9 @@ use serve_core::Span;
 
 use super::seen::Seen;
 use super::{Bench, MatrixError};
-use crate::definitions::Metric;
-use crate::servers::Settings;
-use crate::spec::{
+use crate::analysis::definitions::Metric;
+use crate::experiments::servers::Settings;
+use crate::workload::spec::{
     Arrivals, Endpoint, Lengths, Positive, PromptSet, RequestShape, Spec, Vocabulary,
 };
 

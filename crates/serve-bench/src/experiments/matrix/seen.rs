@@ -1,13 +1,13 @@
 //! A point in the few numbers that tables of the matrix are made of.
 
-use crate::analyse::bootstrap::Bootstrap;
-use crate::analyse::group::{Counts, Group};
-use crate::analyse::strata::Key;
-use crate::analyse::{Analysis, Options};
-use crate::definitions::Metric;
-use crate::record::{Outcome, Record};
-use crate::series::Point;
-use crate::timeline::Sample;
+use crate::analysis::bootstrap::Bootstrap;
+use crate::analysis::definitions::Metric;
+use crate::analysis::group::{Counts, Group};
+use crate::analysis::strata::Key;
+use crate::analysis::{Analysis, Options};
+use crate::experiments::series::Point;
+use crate::store::record::{Outcome, Record};
+use crate::store::timeline::Sample;
 
 /// What a point says.
 pub(super) struct Seen<'a> {

@@ -7,11 +7,11 @@ use serve_core::Span;
 use thiserror::Error;
 
 use super::Promise;
-use crate::analyse::quantile::Sample;
-use crate::record::{Outcome, Record};
-use crate::servers::Settings;
-use crate::simulate::{ModelError, ServerModel, SimulateError, simulate};
-use crate::spec::{Spec, SpecError};
+use crate::analysis::quantile::Sample;
+use crate::experiments::servers::Settings;
+use crate::experiments::simulate::{ModelError, ServerModel, SimulateError, simulate};
+use crate::store::record::{Outcome, Record};
+use crate::workload::spec::{Spec, SpecError};
 use crate::workload::{Workload, WorkloadError};
 
 /// Promises that cannot be simulated.

@@ -8,7 +8,7 @@ mod case;
 
 use serde::Serialize;
 
-use crate::table::{Table, number, percent};
+use crate::analysis::table::{Table, number, percent};
 pub use case::{Binding, Kept, PromisesError, capacity_per_s};
 
 /// Loads, as multiples of the capacity.

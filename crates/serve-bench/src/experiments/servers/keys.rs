@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 use super::Settings;
-use crate::record::hex;
+use crate::store::record::hex;
 
 /// The setting that names the tenants, separated by commas.
 pub(super) const KEYS: &str = "keys";

@@ -2,7 +2,7 @@
 //! measured run, marked as simulated, for as many requests as one has patience for.
 //!
 //! There is no network, no tokenizer and no edge here: what a simulation says of a server that works
-//! on a device is as good as the device's [step times](crate::calibrate). A prompt has the tokens that
+//! on a device is as good as the device's [step times](crate::experiments::calibrate). A prompt has the tokens that
 //! the workload planned, and an answer always has all that it may.
 
 mod requests;
@@ -15,16 +15,16 @@ use serve_core::{Event, Span, Time};
 use serve_sched::sim::{self, Row};
 use thiserror::Error;
 
-use crate::engine::CannotAsk;
-use crate::engine::request::Asker;
-use crate::folder::{FolderError, Run, RunFolder};
-use crate::hardware::Hardware;
-use crate::http::Described;
-use crate::manifest::{ManifestError, Model, Runtime, Source};
-use crate::measure;
-use crate::record::{Outcome, Record};
-use crate::spec::{CancelAfter, Spec, SpecError};
+use crate::experiments::measure;
+use crate::store::folder::{FolderError, Run, RunFolder};
+use crate::store::hardware::Hardware;
+use crate::store::manifest::{ManifestError, Model, Runtime, Source};
+use crate::store::record::{Outcome, Record};
+use crate::transport::engine::CannotAsk;
+use crate::transport::engine::request::Asker;
+use crate::transport::http::Described;
 use crate::workload::Workload;
+use crate::workload::spec::{CancelAfter, Spec, SpecError};
 use requests::{How, Requests};
 
 /// A workload that cannot be simulated.

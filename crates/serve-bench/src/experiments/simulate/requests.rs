@@ -2,7 +2,7 @@
 //! loop that think, clients that hang up, deadlines, attempts that are made again. What [`drive`] does
 //! with tasks and a clock is done here with a queue of times.
 //!
-//! [`drive`]: crate::drive
+//! [`drive`]: crate::transport::drive
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -12,11 +12,11 @@ use serve_core::{CancelReason, Event, EventKind, RequestId, Span, Time};
 use serve_sched::sim::{self, Input, Row};
 
 use super::row::Course;
-use crate::drive::{Retries, row};
-use crate::engine::request::Asker;
-use crate::manifest::Source;
-use crate::record::{Outcome, Record};
-use crate::spec::Spec;
+use crate::store::manifest::Source;
+use crate::store::record::{Outcome, Record};
+use crate::transport::drive::{Retries, row};
+use crate::transport::engine::request::Asker;
+use crate::workload::spec::Spec;
 use crate::workload::{Conversation, HangUp, Planned, Workload};
 
 /// The inputs of a simulation, and the rows that come of them.

@@ -4,10 +4,10 @@ use serve_core::{FinishReason, InvalidRequest, Span, Time};
 use serve_sched::sim::{Row, Terminal};
 
 use super::requests::Left;
-use crate::drive::{AttemptError, note_end};
-use crate::engine::ending::{self, Unanswered};
-use crate::engine::finish_reason;
-use crate::record::{Chunk, Record};
+use crate::store::record::{Chunk, Record};
+use crate::transport::drive::{AttemptError, note_end};
+use crate::transport::engine::ending::{self, Unanswered};
+use crate::transport::engine::finish_reason;
 
 /// What has happened to an attempt so far, as its client sees it.
 #[derive(Clone, Debug, Default)]

@@ -6,14 +6,13 @@ use serde_json::Value;
 use serve_core::mock::{Mock, MockConfig};
 use serve_core::{Backend, Span};
 use serve_sched::Scheduler;
-use serve_sched::settings::{
-    CLASSES, QUEUE_TIMEOUT, REQUEST_TIMEOUT, Setting, SettingError, find, table,
-};
+use serve_sched::settings::{CLASSES, QUEUE_TIMEOUT, REQUEST_TIMEOUT, Setting, SettingError};
+use serve_sched::table::{find, table};
 use thiserror::Error;
 
-use crate::engine::Terms;
-use crate::manifest::Runtime;
-use crate::servers::Settings;
+use crate::experiments::servers::Settings;
+use crate::store::manifest::Runtime;
+use crate::transport::engine::Terms;
 
 /// A pretended server. Without settings it is `serve --backend mock`.
 #[derive(Clone, Debug, Default)]
@@ -163,7 +162,7 @@ mod tests {
     use super::*;
 
     /// States or mentions every setting of `serve`; a test of `serve` sees to that.
-    const EXAMPLE: &str = include_str!("../../../../docs/serve.toml");
+    const EXAMPLE: &str = include_str!("../../../../../docs/serve.toml");
 
     fn model(all: &[&str]) -> Result<ServerModel, ModelError> {
         let settings = all.iter().map(|text| text.parse::<Settings>().unwrap());

@@ -4,8 +4,8 @@ use proptest::prelude::*;
 use serve_core::Span;
 
 use super::*;
-use crate::drive::testing::{any_workload, balance, workload};
-use crate::servers::Settings;
+use crate::experiments::servers::Settings;
+use crate::transport::drive::testing::{any_workload, balance, workload};
 
 fn rows_of(text: &str, settings: &str, edge: Span) -> Vec<Record> {
     let settings = settings.split_whitespace();

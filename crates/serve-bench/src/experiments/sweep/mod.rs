@@ -11,12 +11,12 @@ pub use tables::{last_passing, paths, table};
 use serde::Serialize;
 
 use self::search::{Found, Goal, Judged, Measured, Search, Step};
-use crate::analyse::bootstrap::Bootstrap;
-use crate::analyse::{Analysis, Options};
-use crate::folder::Run;
-use crate::series::{PointError, Series};
-use crate::servers::Settings;
-use crate::spec::{Arrivals, Positive, Spec};
+use crate::analysis::bootstrap::Bootstrap;
+use crate::analysis::{Analysis, Options};
+use crate::experiments::series::{PointError, Series};
+use crate::experiments::servers::Settings;
+use crate::store::folder::Run;
+use crate::workload::spec::{Arrivals, Positive, Spec};
 
 /// A server setting and the values that it takes.
 #[derive(Clone, Debug, PartialEq, Eq)]

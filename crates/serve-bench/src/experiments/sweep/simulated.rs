@@ -14,10 +14,10 @@ use serve_core::Span;
 use thiserror::Error;
 
 use super::{Loads, Repeat, Results, Sweep, folder};
-use crate::delivered::Delivered;
-use crate::folder::RunFolder;
-use crate::servers::Settings;
-use crate::simulate::{self, ModelError, ServerModel, SimulateError, Simulation};
+use crate::analysis::delivered::Delivered;
+use crate::experiments::servers::Settings;
+use crate::experiments::simulate::{self, ModelError, ServerModel, SimulateError, Simulation};
+use crate::store::folder::RunFolder;
 use crate::workload::{Workload, WorkloadError};
 
 /// What a simulated sweep is besides its points.

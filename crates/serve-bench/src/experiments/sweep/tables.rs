@@ -2,9 +2,9 @@
 
 use super::search::{Found, Judged, Search, Step};
 use super::{Line, Results, Searched};
-use crate::definitions::Metric;
-use crate::slo::Slo;
-use crate::table::{Table, number, percent};
+use crate::analysis::definitions::Metric;
+use crate::analysis::table::{Table, number, percent};
+use crate::workload::slo::Slo;
 
 /// The lines as a table.
 pub fn table(lines: &[Line], slo: &Slo) -> Table {

@@ -7,7 +7,7 @@ use serve_core::Span;
 use thiserror::Error;
 use tokio::time::Instant;
 
-use crate::record::{Chunk, Outcome, Record, Timings};
+use crate::store::record::{Chunk, Outcome, Record, Timings};
 
 /// Why an attempt did not end with a whole answer.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]

@@ -24,8 +24,8 @@ pub(crate) use attempt::note_end;
 pub use attempt::{Attempt, AttemptError, Said};
 pub use timer::Timer;
 
-use crate::manifest::Source;
-use crate::record::{Outcome, Record};
+use crate::store::manifest::Source;
+use crate::store::record::{Outcome, Record};
 use crate::workload::{Conversation, HangUp, Planned, Prompt, Workload};
 pub(crate) use retries::Retries;
 

@@ -5,9 +5,9 @@ use std::sync::{Mutex, PoisonError};
 use serve_core::{Limit, Refusal, Span, Time};
 use serve_sched::{FailedAttempt, RetryBudget};
 
-use crate::record::{Outcome, Record};
-use crate::spec::Spec;
+use crate::store::record::{Outcome, Record};
 use crate::workload::Conversation;
+use crate::workload::spec::Spec;
 
 /// The budget of each class that has one, and the one that the others share.
 #[derive(Debug)]
@@ -18,8 +18,9 @@ pub(crate) struct Retries {
 
 impl Retries {
     pub(crate) fn new(spec: &Spec) -> Self {
-        let budget =
-            |retry: &crate::spec::Retry| Mutex::new(RetryBudget::new((*retry).into(), spec.seed));
+        let budget = |retry: &crate::workload::spec::Retry| {
+            Mutex::new(RetryBudget::new((*retry).into(), spec.seed))
+        };
         Self {
             classes: spec
                 .classes

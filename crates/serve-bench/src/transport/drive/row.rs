@@ -1,8 +1,8 @@
 //! The row of a request before anything has happened to it.
 
-use crate::record::Record;
-use crate::spec::Spec;
+use crate::store::record::Record;
 use crate::workload::Conversation;
+use crate::workload::spec::Spec;
 
 /// A turn of a conversation that is due at `due_ns` and has not been sent.
 pub(crate) fn of_turn(

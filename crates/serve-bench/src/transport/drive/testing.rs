@@ -9,9 +9,9 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::{Driving, Timer, Transport, drive};
-use crate::record::{Outcome, Record};
-use crate::spec::Spec;
+use crate::store::record::{Outcome, Record};
 use crate::workload::Workload;
+use crate::workload::spec::Spec;
 
 pub(crate) fn workload(text: &str) -> Workload {
     Workload::new(Spec::parse("test", text).unwrap(), Path::new(".")).unwrap()

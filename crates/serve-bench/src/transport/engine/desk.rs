@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep_until};
 
-use crate::timeline::Sample;
+use crate::store::timeline::Sample;
 
 pub(super) struct Desk {
     state: Mutex<State>,

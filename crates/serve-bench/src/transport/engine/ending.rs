@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serve_core::{CancelReason, Code, Refusal, Span, Usage};
 
-use crate::drive::{AttemptError, Said};
-use crate::record::Timings;
+use crate::store::record::Timings;
+use crate::transport::drive::{AttemptError, Said};
 
 /// A request without a whole answer.
 #[derive(Clone, Debug, PartialEq)]

@@ -2,7 +2,7 @@
 //! scheduler and any [`Backend`], on a thread of their own, under the real clock.
 //!
 //! It is the control of a run over HTTP, from which it differs in what a server's edge does: sockets,
-//! JSON, tokenizer, keys. And it is what a [simulation](crate::simulate) of the same settings predicts,
+//! JSON, tokenizer, keys. And it is what a [simulation](crate::experiments::simulate) of the same settings predicts,
 //! with real time in the place of virtual. Rows, definitions and manifest are those of any run.
 //!
 //! It knows no device: the caller hands in its backend.
@@ -10,9 +10,9 @@
 //! ```
 //! use std::sync::Arc;
 //!
-//! use serve_bench::engine::{Engine, Terms};
-//! use serve_bench::measure::{Settings, measure_engine};
-//! use serve_bench::spec::Spec;
+//! use serve_bench::transport::engine::{Engine, Terms};
+//! use serve_bench::experiments::measure::{Settings, measure_engine};
+//! use serve_bench::workload::spec::Spec;
 //! use serve_bench::workload::Workload;
 //! use serve_core::{Backend, mock::Mock};
 //! use serve_sched::{Policies, Scheduler};
@@ -45,10 +45,10 @@ use tokio::runtime::Handle;
 
 pub use request::{CannotAsk, Terms};
 
-use crate::drive::{Attempt, AttemptError, Call, Timer, Transport};
-use crate::manifest::{Model, Runtime, Source};
-use crate::spec::Spec;
-use crate::timeline::Sample;
+use crate::store::manifest::{Model, Runtime, Source};
+use crate::store::timeline::Sample;
+use crate::transport::drive::{Attempt, AttemptError, Call, Timer, Transport};
+use crate::workload::spec::Spec;
 use desk::{Desk, Ticket, Turned};
 use ending::{Course, Unanswered};
 use request::Asker;

@@ -11,7 +11,7 @@ use serve_core::{
 };
 use thiserror::Error;
 
-use crate::spec::Spec;
+use crate::workload::spec::Spec;
 use crate::workload::{Conversation, Prompt};
 
 /// What an engine's owner knows of those who ask, as a server's edge would.

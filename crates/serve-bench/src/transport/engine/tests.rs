@@ -8,10 +8,10 @@ use serve_core::{BackendError, Limits, StepOutcome, StepPlan};
 use tokio::sync::watch;
 
 use super::*;
-use crate::drive::testing::{any_workload, balance, rows_until, workload};
-use crate::record::{Outcome, Record};
-use crate::servers::Settings;
-use crate::simulate::{ServerModel, simulate};
+use crate::experiments::servers::Settings;
+use crate::experiments::simulate::{ServerModel, simulate};
+use crate::store::record::{Outcome, Record};
+use crate::transport::drive::testing::{any_workload, balance, rows_until, workload};
 use crate::workload::Workload;
 
 /// Steps of 10 ms, and 1 ms for each prompt token.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serve_core::{Backend, StepOutcome, StepPlan, Time};
 
 use super::desk::{Desk, Planned};
-use crate::drive::Timer;
+use crate::transport::drive::Timer;
 
 pub(super) struct Worker<B> {
     pub(super) backend: B,

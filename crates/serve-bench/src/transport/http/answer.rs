@@ -5,9 +5,9 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::drive::{Attempt, AttemptError, Said};
-use crate::record::Timings;
-use crate::sse::Decoder;
+use crate::store::record::Timings;
+use crate::transport::drive::{Attempt, AttemptError, Said};
+use crate::transport::sse::Decoder;
 
 /// An answer that is being read.
 #[derive(Debug)]

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use crate::drive::Call;
-use crate::spec::{Endpoint, Spec};
+use crate::transport::drive::Call;
 use crate::workload::Prompt;
+use crate::workload::spec::{Endpoint, Spec};
 
 /// The body of an attempt.
 pub(super) fn render(spec: &Spec, model: &str, call: &Call<'_>) -> Vec<u8> {

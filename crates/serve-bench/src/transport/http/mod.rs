@@ -21,9 +21,9 @@ use hyper::{Request, Response, StatusCode};
 pub use connection::{Dial, Stream};
 pub use target::{Described, Target, TargetError};
 
-use crate::drive::{Attempt, AttemptError, Call, Transport};
-use crate::manifest::Source;
-use crate::spec::{Endpoint, Spec};
+use crate::store::manifest::Source;
+use crate::transport::drive::{Attempt, AttemptError, Call, Transport};
+use crate::workload::spec::{Endpoint, Spec};
 use answer::{Answer, error_of};
 use connection::{Body, Connection, Connections, SendError};
 

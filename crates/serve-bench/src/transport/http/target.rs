@@ -12,8 +12,8 @@ use thiserror::Error;
 
 use super::chain;
 use super::connection::{Body, Connections, Dial, SendError};
-use crate::manifest::{Model, Runtime};
-use crate::spec::Tenant;
+use crate::store::manifest::{Model, Runtime};
+use crate::workload::spec::Tenant;
 
 /// How long a server may take to say what it is.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -23,8 +23,8 @@ pub use numbers::{Positive, Probability};
 pub use people::{Cancel, CancelAfter, Class, Retry, Tenant};
 pub use prompts::{Endpoint, History, PromptSet, RequestShape, SharedPrefix, Turns, Vocabulary};
 
-use crate::manifest::DeliveryLimits;
-use crate::slo::Slo;
+use crate::store::manifest::DeliveryLimits;
+use crate::workload::slo::Slo;
 
 /// Requests where neither a number nor a duration is given.
 const REQUESTS_DEFAULT: NonZeroU64 = NonZeroU64::new(100).unwrap();

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serve_sched::RetrySettings;
 
 use super::{Lengths, Positive, Probability, Wrong};
-use crate::slo::Slo;
+use crate::workload::slo::Slo;
 
 /// Somebody with an API key.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]

@@ -2,17 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use crate::calibrate::observe;
-use crate::definitions::Metric;
-use crate::matrix::beside::{Beside, L4, RTX_4090};
-use crate::matrix::scale::BATCH;
-use crate::matrix::seen::{Seen, median};
-use crate::matrix::{Bench, MatrixError};
+use crate::analysis::definitions::Metric;
+use crate::analysis::table::{Table, number};
+use crate::experiments::calibrate::observe;
+use crate::experiments::matrix::beside::{Beside, L4, RTX_4090};
+use crate::experiments::matrix::scale::BATCH;
+use crate::experiments::matrix::seen::{Seen, median};
+use crate::experiments::matrix::{Bench, MatrixError};
+use crate::experiments::servers::Settings;
 use crate::report::chart::{Chart, Hue, Mark, Series};
 use crate::report::ticks::Axis;
-use crate::servers::Settings;
-use crate::spec::{Lengths, Spec};
-use crate::table::{Table, number};
+use crate::workload::spec::{Lengths, Spec};
 
 fn off() -> Settings {
     Bench::usual().with("max_batch", "1")

@@ -1,16 +1,16 @@
 //! Loads from light to the capacity, against a service objective.
 
-use crate::analyse::Analysis;
-use crate::definitions::Metric;
-use crate::matrix::beside::RTX_3090;
-use crate::matrix::scale::{ANSWER, BATCH, set, span_s};
-use crate::matrix::seen::Seen;
-use crate::matrix::{Bench, MatrixError, Number};
+use crate::analysis::Analysis;
+use crate::analysis::definitions::Metric;
+use crate::analysis::table::{Table, number, percent};
+use crate::experiments::matrix::beside::RTX_3090;
+use crate::experiments::matrix::scale::{ANSWER, BATCH, set, span_s};
+use crate::experiments::matrix::seen::Seen;
+use crate::experiments::matrix::{Bench, MatrixError, Number};
+use crate::experiments::servers::Settings;
 use crate::report::load;
-use crate::servers::Settings;
-use crate::slo::Slo;
-use crate::spec::Spec;
-use crate::table::{Table, number, percent};
+use crate::workload::slo::Slo;
+use crate::workload::spec::Spec;
 
 /// Published: offered rate, TTFT p50 and p95, TPOT p50 and p95, output tokens/s, goodput/s, share,
 /// dollars for a million output tokens.

@@ -5,15 +5,15 @@
 
 use std::num::NonZeroU64;
 
-use crate::definitions::Metric;
-use crate::matrix::beside::Beside;
-use crate::matrix::scale::{BATCH, positive, set};
-use crate::matrix::seen::Seen;
-use crate::matrix::{Bench, Effort, MatrixError};
-use crate::record::Outcome;
-use crate::servers::Settings;
-use crate::spec::{Arrivals, Spec};
-use crate::table::number;
+use crate::analysis::definitions::Metric;
+use crate::analysis::table::number;
+use crate::experiments::matrix::beside::Beside;
+use crate::experiments::matrix::scale::{BATCH, positive, set};
+use crate::experiments::matrix::seen::Seen;
+use crate::experiments::matrix::{Bench, Effort, MatrixError};
+use crate::experiments::servers::Settings;
+use crate::store::record::Outcome;
+use crate::workload::spec::{Arrivals, Spec};
 
 /// Tokens of a long prompt and of its answer: together they fit the smallest model's context.
 const PROMPT: u32 = 448;

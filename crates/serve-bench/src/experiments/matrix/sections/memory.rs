@@ -1,11 +1,11 @@
 //! Half the KV cache under long prompts.
 
-use crate::definitions::Metric;
-use crate::matrix::beside::{Beside, RTX_3090};
-use crate::matrix::scale::{BATCH, set};
-use crate::matrix::seen::Seen;
-use crate::matrix::{Bench, MatrixError};
-use crate::spec::Spec;
+use crate::analysis::definitions::Metric;
+use crate::experiments::matrix::beside::{Beside, RTX_3090};
+use crate::experiments::matrix::scale::{BATCH, set};
+use crate::experiments::matrix::seen::Seen;
+use crate::experiments::matrix::{Bench, MatrixError};
+use crate::workload::spec::Spec;
 
 /// Tokens of a long prompt and of its answer: together they fit the smallest model's context.
 const PROMPT: u32 = 192;

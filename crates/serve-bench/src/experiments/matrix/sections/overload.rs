@@ -1,12 +1,12 @@
 //! More than the server can do: a limit on the queue, classes, aging.
 
-use crate::analyse::group::Group;
-use crate::definitions::Metric;
-use crate::matrix::beside::{Beside, L4};
-use crate::matrix::seen::Seen;
-use crate::matrix::{Bench, MatrixError};
-use crate::spec::{Class, Positive, Spec};
-use crate::table::{Table, number, percent};
+use crate::analysis::definitions::Metric;
+use crate::analysis::group::Group;
+use crate::analysis::table::{Table, number, percent};
+use crate::experiments::matrix::beside::{Beside, L4};
+use crate::experiments::matrix::seen::Seen;
+use crate::experiments::matrix::{Bench, MatrixError};
+use crate::workload::spec::{Class, Positive, Spec};
 
 /// How long an accepted answer may take, in answers of one request alone: 2.5 s where one takes 1.09.
 const TARGET: f64 = 2.3;

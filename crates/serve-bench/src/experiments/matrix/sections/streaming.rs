@@ -1,10 +1,10 @@
 //! When a reader sees the first word.
 
-use crate::definitions::Metric;
-use crate::matrix::beside::{Beside, L4};
-use crate::matrix::seen::Seen;
-use crate::matrix::{Bench, MatrixError};
-use crate::table::{Table, number};
+use crate::analysis::definitions::Metric;
+use crate::analysis::table::{Table, number};
+use crate::experiments::matrix::beside::{Beside, L4};
+use crate::experiments::matrix::seen::Seen;
+use crate::experiments::matrix::{Bench, MatrixError};
 
 /// One client, streamed and not. The conditions differ in the request, not in the server.
 pub(super) async fn on_and_off(bench: &mut Bench<'_>) -> Result<(), MatrixError> {

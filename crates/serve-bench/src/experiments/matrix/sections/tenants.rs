@@ -2,15 +2,15 @@
 
 use std::num::NonZeroU64;
 
-use crate::analyse::group::Group;
-use crate::definitions::Metric;
-use crate::matrix::beside::Beside;
-use crate::matrix::scale::positive;
-use crate::matrix::seen::Seen;
-use crate::matrix::{Bench, Effort, MatrixError};
-use crate::servers::Settings;
-use crate::spec::{Arrivals, Positive, Spec, Tenant};
-use crate::table::number;
+use crate::analysis::definitions::Metric;
+use crate::analysis::group::Group;
+use crate::analysis::table::number;
+use crate::experiments::matrix::beside::Beside;
+use crate::experiments::matrix::scale::positive;
+use crate::experiments::matrix::seen::Seen;
+use crate::experiments::matrix::{Bench, Effort, MatrixError};
+use crate::experiments::servers::Settings;
+use crate::workload::spec::{Arrivals, Positive, Spec, Tenant};
 
 const LIGHT: &str = "light";
 const FLOOD: &str = "flood";

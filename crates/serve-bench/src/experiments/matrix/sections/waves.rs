@@ -2,12 +2,12 @@
 
 use std::num::{NonZeroU32, NonZeroU64};
 
-use crate::definitions::Metric;
-use crate::matrix::beside::{Beside, T4};
-use crate::matrix::scale::positive;
-use crate::matrix::seen::Seen;
-use crate::matrix::{Bench, MatrixError};
-use crate::spec::{Arrivals, Spec};
+use crate::analysis::definitions::Metric;
+use crate::experiments::matrix::beside::{Beside, T4};
+use crate::experiments::matrix::scale::positive;
+use crate::experiments::matrix::seen::Seen;
+use crate::experiments::matrix::{Bench, MatrixError};
+use crate::workload::spec::{Arrivals, Spec};
 
 /// Clients of a wave.
 const CLIENTS: u32 = 64;

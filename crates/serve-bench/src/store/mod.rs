@@ -1,0 +1,9 @@
+//! What stays of a run: its rows, its manifest, what the server and the machine said of themselves, and
+//! the folder in which they lie.
+
+pub mod folder;
+pub mod hardware;
+pub mod manifest;
+pub mod metrics;
+pub mod record;
+pub mod timeline;
