@@ -11,8 +11,9 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::store::folder::Run;
-use crate::store::manifest::{ClientLoad, DeliveryLimits};
+use crate::store::manifest::ClientLoad;
 use crate::store::record::Record;
+use crate::workload::spec::DeliveryLimits;
 use crate::workload::spec::{Arrivals, Spec};
 
 /// What was delivered of what was offered.
@@ -240,7 +241,7 @@ fn variation(gaps: &[u64]) -> Option<f64> {
 /// The Kolmogorov-Smirnov distance of two sorted samples, where a shift of up to `tolerance` is no
 /// difference: the largest share of one sample that lies above, or below, everything that the other has
 /// there when it is moved by `tolerance`.
-pub fn gap_distance(a: &[u64], b: &[u64], tolerance: u64) -> f64 {
+pub(crate) fn gap_distance(a: &[u64], b: &[u64], tolerance: u64) -> f64 {
     one_sided(a, b, tolerance).max(one_sided(b, a, tolerance))
 }
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 ///
 /// Jain, Chiu and Hawe, *A Quantitative Measure of Fairness and Discrimination for Resource Allocation
 /// in Shared Computer Systems*, DEC-TR-301, 1984.
-pub fn jain(shares: &[f64]) -> Option<f64> {
+pub(crate) fn jain(shares: &[f64]) -> Option<f64> {
     let sum = shares.iter().sum::<f64>();
     let squares = shares.iter().map(|share| share * share).sum::<f64>();
     (squares > 0.0).then(|| sum * sum / (shares.len() as f64 * squares))

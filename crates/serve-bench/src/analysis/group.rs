@@ -13,10 +13,10 @@ use crate::analysis::definitions::Metric;
 use crate::store::record::Outcome;
 
 /// The percentiles of every table.
-pub const QUANTILES: [f64; 4] = [0.5, 0.9, 0.95, 0.99];
+pub(crate) const QUANTILES: [f64; 4] = [0.5, 0.9, 0.95, 0.99];
 
 /// Fewer values than this beyond a percentile, and it rests on too few.
-pub const BEYOND_MIN: usize = 10;
+pub(crate) const BEYOND_MIN: usize = 10;
 
 /// How attempts, or requests, ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]

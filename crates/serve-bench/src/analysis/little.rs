@@ -21,7 +21,7 @@ pub struct Little {
 }
 
 /// The gap up to which a run is called steady.
-pub const STEADY_GAP: f64 = 0.1;
+pub(crate) const STEADY_GAP: f64 = 0.1;
 
 impl Little {
     /// From the stays of all requests that were sent, as (arrival, departure) in nanoseconds, whatever

@@ -4,20 +4,20 @@
 //! an attempt of its request. Latencies are of answered requests, and beside each stands how many were
 //! not. The words are those of [`definitions`](crate::analysis::definitions).
 
-pub mod bootstrap;
-pub mod compare;
-pub mod cost;
+pub(crate) mod bootstrap;
+pub(crate) mod compare;
+pub(crate) mod cost;
 pub mod definitions;
-pub mod delivered;
-pub mod fairness;
-pub mod group;
+pub(crate) mod delivered;
+pub(crate) mod fairness;
+pub(crate) mod group;
 pub mod histograms;
-pub mod little;
-pub mod quantile;
-pub mod rates;
-pub mod request;
-pub mod retries;
-pub mod strata;
+pub(crate) mod little;
+pub(crate) mod quantile;
+pub(crate) mod rates;
+pub(crate) mod request;
+pub(crate) mod retries;
+pub(crate) mod strata;
 pub mod summary;
 pub mod table;
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 /// Values of one metric, sorted, each with the request that it came from.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Sample {
+pub(crate) struct Sample {
     /// Value and position of its request.
     sorted: Vec<(f64, u32)>,
 }
@@ -11,7 +11,7 @@ pub struct Sample {
 impl Sample {
     /// A sample of (position of the request, value) pairs in any order. A request may have no value, or
     /// many. Values that are no number are left out.
-    pub fn new(values: impl IntoIterator<Item = (u32, f64)>) -> Self {
+    pub(crate) fn new(values: impl IntoIterator<Item = (u32, f64)>) -> Self {
         let values = values.into_iter().filter(|(_, value)| !value.is_nan());
         let mut sorted = values
             .map(|(unit, value)| (value, unit))
@@ -21,30 +21,30 @@ impl Sample {
     }
 
     /// How many values there are.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.sorted.len()
     }
 
     /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.sorted.is_empty()
     }
 
     /// The values, smallest first.
-    pub fn values(&self) -> impl ExactSizeIterator<Item = f64> + '_ {
+    pub(crate) fn values(&self) -> impl ExactSizeIterator<Item = f64> + '_ {
         self.sorted.iter().map(|(value, _)| *value)
     }
 
     /// The smallest value that at least the share `quantile` of all values does not exceed (nearest
     /// rank, definition 1 of Hyndman and Fan, *Sample Quantiles in Statistical Packages*, The American
     /// Statistician 50, 1996).
-    pub fn quantile(&self, quantile: f64) -> Option<f64> {
+    pub(crate) fn quantile(&self, quantile: f64) -> Option<f64> {
         self.quantile_among(quantile, self.len())
     }
 
     /// The same among `all` requests, of which those without a value come last: absent when the rank
     /// falls on one of these. So a request that got no answer is slower than any that did.
-    pub fn quantile_among(&self, quantile: f64, all: usize) -> Option<f64> {
+    pub(crate) fn quantile_among(&self, quantile: f64, all: usize) -> Option<f64> {
         let rank = rank(quantile, all as u64)?;
         let (value, _) = self.sorted.get(usize::try_from(rank - 1).ok()?)?;
         Some(*value)
@@ -52,7 +52,7 @@ impl Sample {
 
     /// The quantiles of the values when the request at position `p` counts `weights[p]` times. One pass
     /// over the values; `quantiles` must ascend.
-    pub fn weighted<const N: usize>(
+    pub(crate) fn weighted<const N: usize>(
         &self,
         weights: &[u32],
         quantiles: [f64; N],

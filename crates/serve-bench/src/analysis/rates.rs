@@ -44,7 +44,7 @@ impl Rates {
 }
 
 /// From the first scheduled send to the last end, in seconds.
-pub fn wall_s(requests: &[Request<'_>]) -> f64 {
+pub(crate) fn wall_s(requests: &[Request<'_>]) -> f64 {
     let start = requests.iter().map(Request::scheduled_ns).min();
     let ends = requests.iter().flat_map(Request::attempts);
     let end = ends.filter_map(|row| row.end_ns).max();
@@ -52,7 +52,7 @@ pub fn wall_s(requests: &[Request<'_>]) -> f64 {
 }
 
 /// Output tokens of whole answers.
-pub fn output_tokens(requests: &[Request<'_>]) -> u64 {
+pub(crate) fn output_tokens(requests: &[Request<'_>]) -> u64 {
     let answers = requests.iter().filter_map(Request::answer);
     answers
         .map(|row| u64::from(row.output_tokens.unwrap_or(0)))

@@ -94,7 +94,7 @@ const KINDS: [Kind; 4] = [
 /// The parts of a workload with the positions of their requests: everything first, then each kind that
 /// splits the workload in two or more. A request that lacks what a kind asks for is in none of its
 /// parts.
-pub fn parts(requests: &[Request<'_>], cuts: Cuts) -> Vec<(Key, Vec<u32>)> {
+pub(crate) fn parts(requests: &[Request<'_>], cuts: Cuts) -> Vec<(Key, Vec<u32>)> {
     let positions = |range: std::ops::Range<usize>| range.map(|position| position as u32);
     let mut parts = vec![(Key::All, positions(0..requests.len()).collect())];
     for kind in KINDS {

@@ -1,5 +1,6 @@
 //! `serve-bench analyse`: the tables of a run, computed again from its rows and its manifest.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -86,10 +87,10 @@ pub(crate) fn run(options: &Analyse) -> CommandResult {
     }
     let analysis = Analysis::of(&runs, &options.how.options());
     if options.json {
-        println!("{}", serde_json::to_string_pretty(&analysis)?);
+        out!("{}", serde_json::to_string_pretty(&analysis)?);
         return Ok(exit_code(&analysis));
     }
-    print(&runs, &analysis);
+    print(&runs, &analysis)?;
     Ok(exit_code(&analysis))
 }
 
@@ -103,17 +104,18 @@ fn open(path: &Path) -> Result<Vec<Run>, FolderError> {
 }
 
 /// Prints the tables of runs.
-pub(crate) fn print(runs: &[Run], analysis: &Analysis) {
-    print!("{}", summary::text(analysis));
+pub(crate) fn print(runs: &[Run], analysis: &Analysis) -> io::Result<()> {
+    out_part!("{}", summary::text(analysis));
     let records = runs.iter().flat_map(|run| &run.records);
     let wrong = |outcome| matches!(outcome, Outcome::Refused | Outcome::Failed);
     if let Some(first) = records.into_iter().find(|row| wrong(row.outcome)) {
         let cause = first.error.as_deref().unwrap_or("no cause was given");
-        println!(
+        out!(
             "\nfirst that went wrong: request {}: {cause}",
             first.request
         );
     }
+    Ok(())
 }
 
 /// Fails when no answer came whole, and when the run is void.

@@ -1,6 +1,7 @@
 //! `serve-bench calibrate`: a server's step times, the mock's cost model from them, and whether that
 //! predicts a load that was not measured.
 
+use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -79,7 +80,10 @@ enum Times {
 pub(crate) async fn run(options: &Calibrate) -> CommandResult {
     match calibrate(options).await {
         Err(error) if matches!(error.downcast_ref(), Some(PointError::Stopped)) => {
-            eprintln!("not finished; the same command goes on where it was");
+            let _ = writeln!(
+                io::stderr(),
+                "not finished; the same command goes on where it was"
+            );
             Ok(ExitCode::from(INCOMPLETE))
         }
         ended => ended,
@@ -96,12 +100,13 @@ async fn calibrate(options: &Calibrate) -> CommandResult {
     let range = options.range(effective.as_ref(), context_max)?;
     let observations = observe_all(&mut series, &range, options.times).await?;
     let fit = Fit::of(&observations, &range.batches)?;
-    let say = |text: String| {
+    let say = |text: String| -> io::Result<()> {
         if !options.json {
-            println!("{text}");
+            out!("{text}");
         }
+        Ok(())
     };
-    say(table(&fit, options.times).text());
+    say(table(&fit, options.times).text())?;
     let max_batch = range.batches.last().copied().unwrap_or(1);
     let file = options.lab.out().join("calibrated.toml");
     let about = format!(
@@ -113,14 +118,14 @@ async fn calibrate(options: &Calibrate) -> CommandResult {
     say(format!(
         "written to {0}; `serve --config {0}` and `serve-bench simulate --config {0}` take it\n",
         file.display()
-    ));
+    ))?;
 
     let verdict = check(options, &mut series, &range, &fit, effective.as_ref()).await?;
     series.end_server().await;
-    say(verdict.table().text());
+    say(verdict.table().text())?;
     if options.json {
         for (name, value, unit) in numbers(&fit, &verdict) {
-            println!("{}", json!({"name": name, "value": value, "unit": unit}));
+            out!("{}", json!({"name": name, "value": value, "unit": unit}));
         }
     }
     let all = json!({
@@ -136,7 +141,7 @@ async fn calibrate(options: &Calibrate) -> CommandResult {
     Ok(match verdict.holds() {
         true => ExitCode::SUCCESS,
         false => {
-            say("the calibration does not predict within these bounds".to_owned());
+            say("the calibration does not predict within these bounds".to_owned())?;
             ExitCode::from(DOES_NOT_PREDICT)
         }
     })

@@ -56,8 +56,8 @@ pub(crate) fn run(options: &Compare) -> CommandResult {
     let (a, b) = (runs(&options.a)?, runs(&options.b)?);
     let comparison = compare::compare(&a, &b, &how)?;
     match options.json {
-        true => println!("{}", serde_json::to_string_pretty(&comparison)?),
-        false => print!("{}", text::text(&comparison)),
+        true => out!("{}", serde_json::to_string_pretty(&comparison)?),
+        false => out_part!("{}", text::text(&comparison)),
     }
     Ok(ExitCode::SUCCESS)
 }

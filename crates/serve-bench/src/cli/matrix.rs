@@ -1,5 +1,6 @@
 //! `serve-bench matrix`: the control matrix, unattended, into one folder with one report.
 
+use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -70,25 +71,26 @@ pub(crate) async fn run(options: &Matrix) -> CommandResult {
     match options.json {
         true => {
             for number in outcome.numbers() {
-                println!("{}", serde_json::to_string(&number)?);
+                out!("{}", serde_json::to_string(&number)?);
             }
         }
-        false => print(&outcome, &out.join("report.html")),
+        false => print(&outcome, &out.join("report.html"))?,
     }
     Ok(exit_code(&outcome))
 }
 
-fn print(outcome: &Outcome, report: &Path) {
-    println!("{}", matrix::headlines(outcome).text());
+fn print(outcome: &Outcome, report: &Path) -> io::Result<()> {
+    out!("{}", matrix::headlines(outcome).text());
     for section in &outcome.sections {
         for table in matrix::tables(section) {
-            println!("{}", table.text());
+            out!("{}", table.text());
         }
     }
     for (word, text) in matrix::labels(outcome) {
-        println!("{word}: {text}");
+        out!("{word}: {text}");
     }
-    println!("written to {}", report.display());
+    out!("written to {}", report.display());
+    Ok(())
 }
 
 impl Matrix {

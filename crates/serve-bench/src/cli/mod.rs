@@ -1,5 +1,19 @@
 //! The command line of `serve-bench`, one file for each command: its arguments, and what it does.
 
+/// Prints a line to standard output. A function that uses it returns what goes wrong.
+macro_rules! out {
+    ($($text:tt)*) => {
+        $crate::cli::print(format_args!("{}\n", format_args!($($text)*)))?
+    };
+}
+
+/// The same without the end of the line.
+macro_rules! out_part {
+    ($($text:tt)*) => {
+        $crate::cli::print(format_args!($($text)*))?
+    };
+}
+
 mod analyse;
 mod calibrate;
 mod compare;
@@ -15,6 +29,8 @@ mod sweep;
 mod workload;
 
 use std::error::Error;
+use std::fmt;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use crate::workload::slo::Slo;
@@ -74,10 +90,26 @@ pub async fn main() -> ExitCode {
         Command::Calibrate(options) => calibrate::run(&options).await,
         Command::Matrix(options) => matrix::run(&options).await,
     };
-    result.unwrap_or_else(|error| {
-        eprintln!("error: {error}");
-        ExitCode::FAILURE
+    result.unwrap_or_else(|error| match has_closed(error.as_ref()) {
+        true => ExitCode::SUCCESS,
+        false => {
+            let _ = writeln!(io::stderr(), "error: {error}");
+            ExitCode::FAILURE
+        }
     })
+}
+
+/// Writes to standard output.
+fn print(text: fmt::Arguments<'_>) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_fmt(text)?;
+    out.flush()
+}
+
+/// Whether the reader of the output has closed it: it has seen enough.
+fn has_closed(error: &(dyn Error + 'static)) -> bool {
+    let error = error.downcast_ref::<io::Error>();
+    error.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
 /// The exit code of a command that did its work, or why it could not.

@@ -38,25 +38,26 @@ pub(crate) fn run(options: &Promises) -> CommandResult {
     match options.json {
         true => {
             for line in lines {
-                println!("{}", serde_json::to_string(line)?);
+                out!("{}", serde_json::to_string(line)?);
             }
         }
         false => {
             let commit = option_env!("SERVE_BENCH_COMMIT").unwrap_or("of no known commit");
-            println!("serve-bench {}, {commit}", env!("CARGO_PKG_VERSION"));
-            println!("{}", Hardware::of_this_machine(true));
-            println!(
+            out!("serve-bench {}, {commit}", env!("CARGO_PKG_VERSION"));
+            out!("{}", Hardware::of_this_machine(true));
+            out!(
                 "{} requests at each load, seeds {:?}, in virtual time",
-                plan.requests, plan.seeds
+                plan.requests,
+                plan.seeds
             );
             for (binding, capacity) in &outcome.capacities_per_s {
-                println!(
+                out!(
                     "{}: {}; {capacity:.2} answers/s",
                     binding.name(),
                     binding.settings()
                 );
             }
-            print!("\n{}", promises::table(lines).text());
+            out_part!("\n{}", promises::table(lines).text());
         }
     }
     Ok(match lines.iter().all(|line| line.kept) {

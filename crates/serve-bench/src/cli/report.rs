@@ -31,6 +31,6 @@ pub(crate) fn run(options: &Report) -> CommandResult {
         (None, None) => PathBuf::from("report.html"),
     };
     std::fs::write(&out, report.html()?).map_err(|error| format!("{}: {error}", out.display()))?;
-    println!("{}", out.display());
+    out!("{}", out.display());
     Ok(ExitCode::SUCCESS)
 }

@@ -5,7 +5,6 @@ use std::fmt;
 use std::fs::File;
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::sync::Arc;
 
 use crate::analysis::{Analysis, Options};
@@ -226,9 +225,9 @@ pub(crate) async fn run(options: Run) -> CommandResult {
     let workload = options.load.workload()?;
     let asked = options.asked().await?;
     let mut out = options.out.as_deref().map(create).transpose()?;
-    println!("server     {asked}");
+    out!("server     {asked}");
     let spec = workload.spec();
-    println!(
+    out!(
         "workload   {}: {} requests, {}, seed {}",
         spec.name,
         workload.requests(),
@@ -261,25 +260,21 @@ pub(crate) async fn run(options: Run) -> CommandResult {
         slo: options.slo.given(),
         ..Options::default()
     };
-    Ok(report(
-        &measured.run,
-        &analysis_options,
-        options.dir.as_deref(),
-    ))
+    report(&measured.run, &analysis_options, options.dir.as_deref())
 }
 
 /// Prints the tables.
-fn report(run: &folder::Run, options: &Options, dir: Option<&Path>) -> ExitCode {
+fn report(run: &folder::Run, options: &Options, dir: Option<&Path>) -> CommandResult {
     let runs = std::slice::from_ref(run);
     let analysis = Analysis::of(runs, options);
-    print(runs, &analysis);
+    print(runs, &analysis)?;
     if let Some(dir) = dir {
-        println!(
+        out!(
             "\nkept in    {}; `serve-bench analyse` and `serve-bench report` read it again",
             dir.display()
         );
     }
-    exit_code(&analysis)
+    Ok(exit_code(&analysis))
 }
 
 fn create(path: &Path) -> Result<RowWriter<BufWriter<File>>, String> {

@@ -43,11 +43,11 @@ pub(crate) async fn run(options: &SelfTest) -> CommandResult {
         chunks_per_write: options.chunks_per_write,
     };
     let requests = trial(options.rate, SHORT_ANSWER).run(stop.clone()).await?;
-    println!("requests  {}/s asked: {}", options.rate, words(&requests));
+    out!("requests  {}/s asked: {}", options.rate, words(&requests));
     let chunks = trial(options.chunks / LONG_ANSWER as f64, LONG_ANSWER)
         .run(stop)
         .await?;
-    println!(
+    out!(
         "chunks    {}/s asked, {} in a write: {}",
         options.chunks,
         options.chunks_per_write,

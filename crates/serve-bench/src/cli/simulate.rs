@@ -57,8 +57,8 @@ pub(crate) fn run(options: &Simulate) -> CommandResult {
         };
     }
     let analysis = Analysis::of(&[run], &how);
-    print!("{}", summary::text(&analysis));
-    println!(
+    out_part!("{}", summary::text(&analysis));
+    out!(
         "\nsimulated  {} of {} requests in {:.1} s; the device was busy {:.1}% of the time, {} \
          preemptions",
         simulated.end,
@@ -68,7 +68,7 @@ pub(crate) fn run(options: &Simulate) -> CommandResult {
         simulated.preemptions,
     );
     if let Some(dir) = &options.dir {
-        println!(
+        out!(
             "kept in    {}; `serve-bench analyse` reads it again",
             dir.display()
         );

@@ -1,5 +1,6 @@
 //! `serve-bench sweep`: a workload over server settings and loads.
 
+use std::io;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -113,7 +114,7 @@ pub(crate) async fn run(options: &Sweep) -> CommandResult {
     series.end_server().await;
     let results = results?;
     written?;
-    report(&plan, &results, &out);
+    report(&plan, &results, &out)?;
     Ok(match (results.whole, results.is_void()) {
         (false, _) => ExitCode::from(INCOMPLETE),
         (true, true) => ExitCode::from(VOID),
@@ -131,31 +132,32 @@ fn simulate(plan: &Plan, options: &Sweep, files: &Path) -> CommandResult {
         threads: std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
     })?;
     write_index(out, &results)?;
-    report(plan, &results, out);
+    report(plan, &results, out)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn report(plan: &Plan, results: &Results, out: &Path) {
+fn report(plan: &Plan, results: &Results, out: &Path) -> io::Result<()> {
     let lines = &results.lines;
-    println!("{}", table(lines, &plan.spec.slo).text());
+    out!("{}", table(lines, &plan.spec.slo).text());
     for path in paths(&results.searches) {
-        println!("{}", path.text());
+        out!("{}", path.text());
     }
     let loads = lines.iter().any(|line| line.load.is_some());
     let judged = lines.iter().any(|line| line.judged.is_some());
     if loads && judged {
-        println!("{}", last_passing(results).text());
+        out!("{}", last_passing(results).text());
     }
     for void in lines.iter().flat_map(|line| &line.void) {
-        println!("VOID: {void}");
+        out!("VOID: {void}");
     }
     if !results.whole {
-        println!("not finished; the same command goes on where it was");
+        out!("not finished; the same command goes on where it was");
     }
-    println!(
+    out!(
         "kept in {0}; `serve-bench report {0}` draws it",
         out.display()
     );
+    Ok(())
 }
 
 fn write_index(out: &Path, results: &Results) -> Result<(), String> {

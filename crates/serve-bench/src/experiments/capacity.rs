@@ -24,7 +24,7 @@ use crate::workload::{Workload, WorkloadError};
 
 /// What to try.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Trial {
+pub(crate) struct Trial {
     /// Requests a second, evenly spaced.
     pub rate_per_s: f64,
     /// Requests in all.
@@ -38,7 +38,7 @@ pub struct Trial {
 
 /// What came of it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Carried {
+pub(crate) struct Carried {
     /// Requests that were answered whole, and all.
     pub ok: (u64, u64),
     /// Chunks with text a second, from the first send to the last end.
@@ -51,14 +51,14 @@ pub struct Carried {
 
 impl Carried {
     /// Whether the client did what was asked of it.
-    pub fn is_sustained(&self) -> bool {
+    pub(crate) fn is_sustained(&self) -> bool {
         self.ok.0 == self.ok.1 && self.delivered.void.is_empty()
     }
 }
 
 /// A trial that could not be made.
 #[derive(Debug, Error)]
-pub enum CapacityError {
+pub(crate) enum CapacityError {
     /// The server cannot listen.
     #[error("cannot listen on the loopback device: {0}")]
     Listen(#[from] io::Error),
@@ -82,7 +82,7 @@ impl Trial {
     /// # Errors
     ///
     /// [`CapacityError`] when the trial cannot be made; a load that is not sustained is no error.
-    pub async fn run(&self, stop: watch::Receiver<bool>) -> Result<Carried, CapacityError> {
+    pub(crate) async fn run(&self, stop: watch::Receiver<bool>) -> Result<Carried, CapacityError> {
         let address = serve(answer(self.chunks, self.chunks_per_write))?;
         let rate_per_s = Positive::try_from(self.rate_per_s).map_err(CapacityError::Rate)?;
         let mut spec = Spec::new(Arrivals::Constant { rate_per_s });

@@ -29,7 +29,7 @@ use crate::workload::spec::SpecError;
 
 /// What a run is besides its workload and its server.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub(crate) struct Settings {
     /// Where rows and manifest go; nowhere when absent.
     pub folder: Option<RunFolder>,
     /// How often the server's counters are asked for, if it shows any.
@@ -44,7 +44,7 @@ pub struct Settings {
 
 impl Settings {
     /// A run that starts now and goes nowhere.
-    pub fn new(stop: watch::Receiver<bool>) -> Self {
+    pub(crate) fn new(stop: watch::Receiver<bool>) -> Self {
         Self {
             folder: None,
             poll: Duration::from_millis(500),
@@ -57,7 +57,7 @@ impl Settings {
 
 /// A run that could not be made.
 #[derive(Debug, Error)]
-pub enum MeasureError {
+pub(crate) enum MeasureError {
     /// The server cannot be asked.
     #[error(transparent)]
     Target(#[from] TargetError),
@@ -88,7 +88,7 @@ pub enum MeasureError {
 
 /// What a run leaves.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Measured {
+pub(crate) struct Measured {
     /// Its manifest and its rows.
     pub run: Run,
     /// The server's counters meanwhile; empty where it shows none.
@@ -105,7 +105,7 @@ const AHEAD: Duration = Duration::from_millis(50);
 ///
 /// [`MeasureError`] when the run cannot be made. A server that refuses or fails is no error: that is
 /// what rows are for.
-pub async fn measure(
+pub(crate) async fn measure(
     target: &Target,
     workload: &Workload,
     settings: Settings,
@@ -142,7 +142,7 @@ pub async fn measure(
 /// # Errors
 ///
 /// [`MeasureError`] when the run cannot be made.
-pub async fn measure_engine(
+pub(crate) async fn measure_engine(
     engine: &Arc<Engine>,
     workload: &Workload,
     settings: Settings,

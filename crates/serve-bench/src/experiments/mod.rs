@@ -1,13 +1,13 @@
 //! Runs and series of runs: the servers that they start, the search for what a server can carry, and
 //! predictions in virtual time beside them.
 
-pub mod calibrate;
-pub mod capacity;
-pub mod matrix;
-pub mod measure;
-pub mod progress;
+pub(crate) mod calibrate;
+pub(crate) mod capacity;
+pub(crate) mod matrix;
+pub(crate) mod measure;
+pub(crate) mod progress;
 pub mod promises;
-pub mod series;
+pub(crate) mod series;
 pub mod servers;
-pub mod simulate;
-pub mod sweep;
+pub(crate) mod simulate;
+pub(crate) mod sweep;

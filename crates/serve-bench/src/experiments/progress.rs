@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 /// Everything of one command that goes to the terminal while it works.
 #[derive(Debug)]
-pub struct Live {
+pub(crate) struct Live {
     bars: MultiProgress,
     terminal: bool,
 }
@@ -20,7 +20,7 @@ const PLAIN_EVERY: Duration = Duration::from_secs(10);
 
 impl Live {
     /// Bars if standard error is a terminal, lines otherwise.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let terminal = stderr().is_terminal();
         let target = if terminal {
             ProgressDrawTarget::stderr_with_hz(5)
@@ -34,7 +34,7 @@ impl Live {
     }
 
     /// A line that stays, above any bars.
-    pub fn line(&self, text: &str) {
+    pub(crate) fn line(&self, text: &str) {
         if self.terminal {
             // Fails only where the terminal is gone.
             let _ = self.bars.println(text);
@@ -44,13 +44,13 @@ impl Live {
     }
 
     /// Counts requests of a run: how many have ended, at which rate, how many not well.
-    pub fn requests(&self, what: &str, total: u64) -> Bar {
+    pub(crate) fn requests(&self, what: &str, total: u64) -> Bar {
         let template = "{prefix} {bar:24} {pos}/{len} ended, {per_sec}, {msg}about {eta} left";
         self.bar(what, total, template)
     }
 
     /// Counts the parts of something longer, such as the sections of a matrix.
-    pub fn parts(&self, what: &str, total: u64) -> Bar {
+    pub(crate) fn parts(&self, what: &str, total: u64) -> Bar {
         let template = "{prefix} {bar:24} {pos}/{len}, {elapsed} so far, about {eta} left  {msg}";
         self.bar(what, total, template)
     }
@@ -83,7 +83,7 @@ impl Default for Live {
 
 /// One thing that is counted. It can be shared; it goes away when dropped.
 #[derive(Debug)]
-pub struct Bar {
+pub(crate) struct Bar {
     bar: ProgressBar,
     terminal: bool,
     since: Instant,
@@ -98,7 +98,7 @@ struct State {
 
 impl Bar {
     /// One request has ended.
-    pub fn ended(&self, well: bool) {
+    pub(crate) fn ended(&self, well: bool) {
         self.bar.inc(1);
         let mut state = self.state();
         if !well {
@@ -112,7 +112,7 @@ impl Bar {
     }
 
     /// So many parts are done, and this one is next.
-    pub fn at(&self, done: u64, next: &str) {
+    pub(crate) fn at(&self, done: u64, next: &str) {
         self.bar.set_position(done);
         self.bar.set_message(next.to_owned());
         if !self.terminal {
@@ -158,7 +158,7 @@ fn plain(text: &str) {
 /// what was measured is kept. The next Ctrl-C ends the process at once, with 130.
 ///
 /// Must be called within a tokio runtime.
-pub fn interrupted(budget: Option<Duration>) -> watch::Receiver<bool> {
+pub(crate) fn interrupted(budget: Option<Duration>) -> watch::Receiver<bool> {
     let (sender, receiver) = watch::channel(false);
     tokio::spawn(async move {
         let used_up = async {

@@ -8,7 +8,7 @@
 use std::fs;
 use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use thiserror::Error;
 use tokio::sync::watch;
@@ -28,7 +28,7 @@ use crate::workload::{Workload, WorkloadError};
 
 /// Whose servers a series measures.
 #[derive(Clone, Debug)]
-pub enum Servers {
+pub(crate) enum Servers {
     /// Started for each point, with these settings beside the point's own.
     Started {
         /// The binary.
@@ -49,7 +49,7 @@ pub enum Servers {
 
 /// A series under way.
 #[derive(Debug)]
-pub struct Series {
+pub(crate) struct Series {
     servers: Servers,
     /// Where the folders of the points are.
     out: PathBuf,
@@ -62,24 +62,18 @@ pub struct Series {
 
 /// A point that was measured, now or before.
 #[derive(Clone, Debug)]
-pub struct Point {
-    /// Its folder below that of the series.
-    pub id: String,
+pub(crate) struct Point {
     /// Rows and manifest.
     pub run: Run,
-    /// What the server said of its settings.
-    pub effective: Option<Effective>,
     /// The server's counters meanwhile.
     pub timeline: Vec<Sample>,
     /// Why its load counts as not delivered, if it does.
     pub void: Vec<String>,
-    /// How long it took just now; `None` if it was there.
-    pub took: Option<Duration>,
 }
 
 /// A point that could not be measured.
 #[derive(Debug, Error)]
-pub enum PointError {
+pub(crate) enum PointError {
     /// Somebody said stop. What was measured is kept.
     #[error("stopped")]
     Stopped,
@@ -132,7 +126,12 @@ const END_PATIENCE: Duration = Duration::from_secs(10);
 impl Series {
     /// A series in the folder `out`, which is made when the first point is. Files that workloads name
     /// are below `files`. It stops when `stop` turns true.
-    pub fn new(servers: Servers, out: &Path, files: &Path, stop: watch::Receiver<bool>) -> Self {
+    pub(crate) fn new(
+        servers: Servers,
+        out: &Path,
+        files: &Path,
+        stop: watch::Receiver<bool>,
+    ) -> Self {
         Self {
             servers,
             out: out.to_owned(),
@@ -144,22 +143,22 @@ impl Series {
     }
 
     /// What goes to the terminal.
-    pub fn live(&self) -> &Live {
+    pub(crate) fn live(&self) -> &Live {
         &self.live
     }
 
     /// The folder.
-    pub fn out(&self) -> &Path {
+    pub(crate) fn out(&self) -> &Path {
         &self.out
     }
 
     /// Whether somebody said stop.
-    pub fn stopped(&self) -> bool {
+    pub(crate) fn stopped(&self) -> bool {
         *self.stop.borrow()
     }
 
     /// What every point's server has beside the point's own settings.
-    pub fn base(&self) -> Settings {
+    pub(crate) fn base(&self) -> Settings {
         match &self.servers {
             Servers::Started { base, .. } => base.clone(),
             Servers::Running { .. } => Settings::default(),
@@ -173,7 +172,7 @@ impl Series {
     ///
     /// [`PointError`] when it cannot be measured; [`PointError::Stopped`] also when it was stopped
     /// half-way, which leaves its rows.
-    pub async fn point(
+    pub(crate) async fn point(
         &mut self,
         id: &str,
         settings: &Settings,
@@ -181,13 +180,12 @@ impl Series {
     ) -> Result<Point, PointError> {
         let workload = Workload::new(spec, &self.files)?;
         let folder = RunFolder::at(self.out.join(id));
-        if let Some(point) = self.measured_before(id, settings, &workload, &folder)? {
+        if let Some(point) = self.measured_before(settings, &workload, &folder)? {
             return Ok(point);
         }
         if self.stopped() {
             return Err(PointError::Stopped);
         }
-        let began = Instant::now();
         let (target, command) = self.server(settings).await?;
         let target = self.with_keys(target, settings, workload.spec())?;
         // Only what is no finished run of this program is ever removed.
@@ -209,22 +207,16 @@ impl Series {
         if measured.run.manifest.artifact.interrupted {
             return Err(PointError::Stopped);
         }
-        let took = Some(began.elapsed());
-        Ok(Self::put_together(
-            id,
-            measured.run,
-            measured.timeline,
-            took,
-        ))
+        Ok(Self::put_together(measured.run, measured.timeline))
     }
 
     /// How long the server that runs took to be ready, if it was started here.
-    pub fn ready_after(&self) -> Option<Duration> {
+    pub(crate) fn ready_after(&self) -> Option<Duration> {
         self.server.as_ref().and_then(Server::ready_after)
     }
 
     /// Ends the server, if one was started.
-    pub async fn end_server(&mut self) {
+    pub(crate) async fn end_server(&mut self) {
         if let Some(server) = self.server.take() {
             server.stop(END_PATIENCE).await;
         }
@@ -235,7 +227,7 @@ impl Series {
     /// # Errors
     ///
     /// [`PointError`] when there is no such server.
-    pub async fn effective(
+    pub(crate) async fn effective(
         &mut self,
         settings: &Settings,
     ) -> Result<Option<Effective>, PointError> {
@@ -252,14 +244,16 @@ impl Series {
     /// # Errors
     ///
     /// [`PointError`] when there is no such server.
-    pub async fn context_max(&mut self, settings: &Settings) -> Result<Option<u32>, PointError> {
+    pub(crate) async fn context_max(
+        &mut self,
+        settings: &Settings,
+    ) -> Result<Option<u32>, PointError> {
         let (target, _) = self.server(settings).await?;
         Ok(target.context_max())
     }
 
     fn measured_before(
         &self,
-        id: &str,
         settings: &Settings,
         workload: &Workload,
         folder: &RunFolder,
@@ -285,18 +279,15 @@ impl Series {
             return Err(PointError::OtherPoint(folder.path().to_owned()));
         }
         let samples = read_timeline(folder)?;
-        Ok(Some(Self::put_together(id, run, samples, None)))
+        Ok(Some(Self::put_together(run, samples)))
     }
 
-    fn put_together(id: &str, run: Run, timeline: Vec<Sample>, took: Option<Duration>) -> Point {
+    fn put_together(run: Run, timeline: Vec<Sample>) -> Point {
         let void = Delivered::of_run(&run).void;
         Point {
-            id: id.to_owned(),
-            effective: effective(&run),
             void: void.iter().map(ToString::to_string).collect(),
             run,
             timeline,
-            took,
         }
     }
 

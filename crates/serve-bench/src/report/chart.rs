@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::ticks::Axis;
 
 /// What a drawing may fail with. The only backend is a string, so it does not.
-pub type DrawError = Box<dyn Error + Send + Sync>;
+pub(crate) type DrawError = Box<dyn Error + Send + Sync>;
 
 const SIZE: (u32, u32) = (640, 340);
 pub(super) const FONT: &str = "sans-serif";
@@ -35,7 +35,7 @@ const PALETTE: [(RGBColor, &str); 11] = [
 
 /// A colour of the style sheet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hue {
+pub(crate) enum Hue {
     /// Text.
     Ink,
     /// What stands back.
@@ -62,7 +62,7 @@ pub enum Hue {
 
 impl Hue {
     /// The colour of the n-th of several series, from 0; they repeat after seven.
-    pub fn of_series(n: usize) -> Self {
+    pub(crate) fn of_series(n: usize) -> Self {
         const SERIES: [Hue; 7] = [
             Hue::Blue,
             Hue::Orange,
@@ -76,7 +76,7 @@ impl Hue {
     }
 
     /// Its name in the style sheet.
-    pub fn variable(self) -> &'static str {
+    pub(crate) fn variable(self) -> &'static str {
         PALETTE[self as usize].1
     }
 
@@ -88,7 +88,7 @@ impl Hue {
 /// How a series is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Mark {
+pub(crate) enum Mark {
     /// A line.
     Line,
     /// A dashed line: a control, a target, a bound.
@@ -101,7 +101,7 @@ pub enum Mark {
 
 /// Something shown over two axes.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Series {
+pub(crate) struct Series {
     /// Its name in the legend.
     pub name: String,
     /// Its colour.
@@ -116,7 +116,12 @@ pub struct Series {
 
 impl Series {
     /// A series without intervals.
-    pub fn new(name: impl Into<String>, color: Hue, mark: Mark, points: Vec<(f64, f64)>) -> Self {
+    pub(crate) fn new(
+        name: impl Into<String>,
+        color: Hue,
+        mark: Mark,
+        points: Vec<(f64, f64)>,
+    ) -> Self {
         Self {
             name: name.into(),
             color,
@@ -129,7 +134,7 @@ impl Series {
 
 /// Series over two axes.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Chart {
+pub(crate) struct Chart {
     /// What one sees.
     pub title: String,
     /// What has to be said beside it.
@@ -144,7 +149,7 @@ pub struct Chart {
 
 /// A drawing with its words.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Figure {
+pub(crate) struct Figure {
     /// What one sees.
     pub title: String,
     /// What has to be said beside it.
@@ -157,7 +162,7 @@ pub struct Figure {
 
 /// What a colour stands for.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Legend {
+pub(crate) struct Legend {
     /// The words.
     pub name: String,
     /// The colour's name in the style sheet.
@@ -168,7 +173,7 @@ pub struct Legend {
 
 impl Chart {
     /// Whether there is nothing to see.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.series.iter().all(|series| series.points.is_empty())
     }
 
@@ -177,7 +182,7 @@ impl Chart {
     /// # Errors
     ///
     /// What the drawing library says.
-    pub fn figure(&self) -> Result<Figure, DrawError> {
+    pub(crate) fn figure(&self) -> Result<Figure, DrawError> {
         let legend = |series: &Series| Legend {
             name: series.name.clone(),
             color: series.color.variable(),

@@ -11,7 +11,7 @@ const POINTS_MAX: usize = 400;
 
 /// The distribution of a time over several sets of requests, one line each. A request without an answer
 /// is in the denominator, so a line ends at the share that was answered.
-pub fn cdf(metric: Metric, sets: &[(String, &[Request<'_>])]) -> Chart {
+pub(crate) fn cdf(metric: Metric, sets: &[(String, &[Request<'_>])]) -> Chart {
     let line = |(name, requests): &(String, &[Request<'_>])| {
         let members = (0..requests.len() as u32).collect::<Vec<_>>();
         let sample = sample(metric, requests, &members);

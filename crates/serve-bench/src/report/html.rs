@@ -10,7 +10,7 @@ use crate::analysis::table::Table;
 
 /// A page.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Report {
+pub(crate) struct Report {
     /// What it is about.
     pub title: String,
     /// What must be said before any number, such as that no server was asked.
@@ -23,7 +23,7 @@ pub struct Report {
 
 /// A part of a page.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Section {
+pub(crate) struct Section {
     /// Its heading.
     pub title: String,
     /// What has to be said first.
@@ -38,7 +38,7 @@ pub struct Section {
 
 /// A page that cannot be made.
 #[derive(Debug, Error)]
-pub enum ReportError {
+pub(crate) enum ReportError {
     /// A drawing failed.
     #[error("cannot draw: {0}")]
     Draw(#[from] super::chart::DrawError),
@@ -53,7 +53,7 @@ impl Report {
     /// # Errors
     ///
     /// [`ReportError::Template`] if the template does not fit, which a test rules out.
-    pub fn html(&self) -> Result<String, ReportError> {
+    pub(crate) fn html(&self) -> Result<String, ReportError> {
         let mut templates = Environment::new();
         // The name's ending turns on the escaping of everything that is put in.
         templates.add_template("report.html", include_str!("report.html"))?;

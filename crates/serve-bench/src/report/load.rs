@@ -8,7 +8,7 @@ use crate::analysis::group::QUANTILES;
 
 /// A load and what came of it.
 #[derive(Clone, Copy, Debug)]
-pub struct Point<'a> {
+pub(crate) struct Point<'a> {
     /// How much load.
     pub x: f64,
     /// What came of it.
@@ -17,7 +17,7 @@ pub struct Point<'a> {
 
 /// Charts over the load, which `label` names with its unit. `offered` says that the load is a rate of
 /// requests, which goodput can be held against. Points may come in any order.
-pub fn charts(label: &str, offered: bool, points: &[Point<'_>]) -> Vec<Chart> {
+pub(crate) fn charts(label: &str, offered: bool, points: &[Point<'_>]) -> Vec<Chart> {
     let mut points = points.to_vec();
     points.sort_by(|a, b| a.x.total_cmp(&b.x));
     let x = Axis::linear(label, points.iter().map(|point| point.x));

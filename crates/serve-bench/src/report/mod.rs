@@ -5,16 +5,16 @@
 //! parts, and [`html`] into a page. Commands that make many runs build their own pages from the same
 //! parts.
 
-pub mod chart;
-pub mod distributions;
-pub mod html;
-pub mod load;
-pub mod over_time;
-pub mod sections;
-pub mod ticks;
-pub mod timeline;
-pub mod tree;
-pub mod waterfall;
+pub(crate) mod chart;
+pub(crate) mod distributions;
+pub(crate) mod html;
+pub(crate) mod load;
+pub(crate) mod over_time;
+pub(crate) mod sections;
+pub(crate) mod ticks;
+pub(crate) mod timeline;
+pub(crate) mod tree;
+pub(crate) mod waterfall;
 
 use crate::analysis::{Analysis, Options, requests_of};
 use crate::store::folder::Run;
@@ -22,7 +22,7 @@ use crate::store::timeline::Sample;
 
 /// Runs of one thing, under a name.
 #[derive(Clone, Debug)]
-pub struct Named {
+pub(crate) struct Named {
     /// The name, such as the setting that sets it apart.
     pub name: String,
     /// Repeats of it.
@@ -35,7 +35,7 @@ pub struct Named {
 
 impl Named {
     /// Analyses runs.
-    pub fn new(
+    pub(crate) fn new(
         name: impl Into<String>,
         runs: Vec<Run>,
         timeline: Vec<Sample>,
@@ -50,7 +50,7 @@ impl Named {
     }
 
     /// How many clients of a closed loop sent the requests; `None` for an open loop.
-    pub fn clients(&self) -> Option<f64> {
+    pub(crate) fn clients(&self) -> Option<f64> {
         let requests = self.runs.iter().flat_map(requests_of);
         let clients = requests.map(|request| request.first().client);
         let most = clients.collect::<Option<Vec<_>>>()?.into_iter().max()?;

@@ -14,7 +14,7 @@ const REQUESTS_IN_PART: usize = 8;
 const POINTS_MAX: usize = 1_200;
 
 /// Output tokens a second, as chunks arrived.
-pub fn tokens_per_s(requests: &[Request<'_>]) -> Chart {
+pub(crate) fn tokens_per_s(requests: &[Request<'_>]) -> Chart {
     let clock = Clock::of(requests);
     let tokens = requests
         .iter()
@@ -34,7 +34,7 @@ pub fn tokens_per_s(requests: &[Request<'_>]) -> Chart {
 }
 
 /// Requests a second: due, answered, and gone wrong.
-pub fn requests_per_s(requests: &[Request<'_>]) -> Chart {
+pub(crate) fn requests_per_s(requests: &[Request<'_>]) -> Chart {
     let clock = Clock::of(requests);
     let ends = |wanted: fn(Outcome) -> bool| {
         let ended = requests.iter().map(Request::last);
@@ -80,7 +80,7 @@ pub fn requests_per_s(requests: &[Request<'_>]) -> Chart {
 }
 
 /// How many attempts were with the server, as the client saw it.
-pub fn in_flight(requests: &[Request<'_>]) -> Chart {
+pub(crate) fn in_flight(requests: &[Request<'_>]) -> Chart {
     let clock = Clock::of(requests);
     let attempts = || requests.iter().flat_map(Request::attempts);
     let stays = attempts().filter_map(|row| Some((row.sent_ns?, row.end_ns?)));
@@ -106,7 +106,7 @@ pub fn in_flight(requests: &[Request<'_>]) -> Chart {
 }
 
 /// Each request's TTFT and E2E at the time when it was due; what got no answer stands on the floor.
-pub fn latencies(requests: &[Request<'_>]) -> Chart {
+pub(crate) fn latencies(requests: &[Request<'_>]) -> Chart {
     let clock = Clock::of(requests);
     let cloud = |time: fn(&Request<'_>) -> Option<u64>| {
         let points = requests.iter().filter_map(|request| {

@@ -20,7 +20,7 @@ use crate::store::manifest::{Manifest, Source};
 /// # Errors
 ///
 /// [`ReportError::Draw`].
-pub fn of_one(named: &Named) -> Result<Vec<Section>, ReportError> {
+pub(crate) fn of_one(named: &Named) -> Result<Vec<Section>, ReportError> {
     let analysis = &named.analysis;
     let sources = &[analysis.source];
     let first = named.runs.first().map(requests_of).unwrap_or_default();
@@ -82,7 +82,7 @@ pub fn of_one(named: &Named) -> Result<Vec<Section>, ReportError> {
 /// # Errors
 ///
 /// [`ReportError::Draw`].
-pub fn beside(title: &str, groups: &[Named]) -> Result<Section, ReportError> {
+pub(crate) fn beside(title: &str, groups: &[Named]) -> Result<Section, ReportError> {
     let requests = groups.iter().map(|named| {
         let requests = named.runs.iter().flat_map(requests_of).collect::<Vec<_>>();
         (named.name.clone(), requests)
@@ -117,7 +117,7 @@ pub fn beside(title: &str, groups: &[Named]) -> Result<Section, ReportError> {
 }
 
 /// What each word means.
-pub fn definitions() -> Section {
+pub(crate) fn definitions() -> Section {
     Section {
         title: "Definitions".to_owned(),
         tables: vec![summary::definitions()],

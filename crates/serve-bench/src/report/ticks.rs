@@ -2,7 +2,7 @@
 
 /// An axis with its marks.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Axis {
+pub(crate) struct Axis {
     /// What it shows, with the unit.
     pub label: String,
     /// Whether equal distances are equal ratios.
@@ -15,7 +15,7 @@ pub struct Axis {
 
 impl Axis {
     /// An axis from zero to a round number that is not below any value.
-    pub fn linear(label: impl Into<String>, values: impl IntoIterator<Item = f64>) -> Self {
+    pub(crate) fn linear(label: impl Into<String>, values: impl IntoIterator<Item = f64>) -> Self {
         let max = values
             .into_iter()
             .filter(|it| it.is_finite())
@@ -31,7 +31,7 @@ impl Axis {
     }
 
     /// A logarithmic axis that holds all positive values, at least from one to four times the least.
-    pub fn log(label: impl Into<String>, values: impl IntoIterator<Item = f64>) -> Self {
+    pub(crate) fn log(label: impl Into<String>, values: impl IntoIterator<Item = f64>) -> Self {
         let positive = values.into_iter().filter(|it| it.is_finite() && *it > 0.0);
         let (low, high) = positive.fold((f64::INFINITY, 0.0), |(low, high): (f64, f64), value| {
             (low.min(value), high.max(value))
@@ -50,7 +50,7 @@ impl Axis {
     }
 
     /// An axis for a share, from 0 to 100%.
-    pub fn percent(label: impl Into<String>) -> Self {
+    pub(crate) fn percent(label: impl Into<String>) -> Self {
         Self {
             label: label.into(),
             is_log: false,
@@ -60,12 +60,12 @@ impl Axis {
     }
 
     /// Whether a value can be shown.
-    pub fn holds(&self, value: f64) -> bool {
+    pub(crate) fn holds(&self, value: f64) -> bool {
         (self.min..=self.max).contains(&value)
     }
 
     /// Where a value lies, from 0 at the start of the axis to 1 at its end.
-    pub fn share(&self, value: f64) -> f64 {
+    pub(crate) fn share(&self, value: f64) -> f64 {
         match self.is_log {
             true => (value / self.min).ln() / (self.max / self.min).ln(),
             false => (value - self.min) / (self.max - self.min),
@@ -73,7 +73,7 @@ impl Axis {
     }
 
     /// The marks.
-    pub fn marks(&self) -> Vec<f64> {
+    pub(crate) fn marks(&self) -> Vec<f64> {
         if !self.is_log {
             let step = step(self.max);
             let count = ((self.max - self.min) / step + 1e-9).floor() as u32;
@@ -96,7 +96,7 @@ impl Axis {
     }
 
     /// A mark in words.
-    pub fn written(&self, mark: f64) -> String {
+    pub(crate) fn written(&self, mark: f64) -> String {
         match mark.abs() {
             size if size >= 1e6 => format!("{} M", trimmed(mark / 1e6)),
             size if size >= 1e4 => format!("{} k", trimmed(mark / 1e3)),

@@ -5,7 +5,7 @@ use super::ticks::Axis;
 use crate::store::timeline::Sample;
 
 /// Charts of what the samples show; nothing where the server showed nothing.
-pub fn charts(samples: &[Sample]) -> Vec<Chart> {
+pub(crate) fn charts(samples: &[Sample]) -> Vec<Chart> {
     let requests = chart(
         "Queue and batch",
         "requests",

@@ -16,7 +16,7 @@ use crate::store::timeline::{self, Sample};
 
 /// Runs that cannot be reported.
 #[derive(Debug, Error)]
-pub enum TreeError {
+pub(crate) enum TreeError {
     /// A folder cannot be read.
     #[error(transparent)]
     Folder(#[from] FolderError),
@@ -38,7 +38,7 @@ struct Node {
 /// # Errors
 ///
 /// [`TreeError`] when a folder holds no run, or when a run cannot be read.
-pub fn report(folders: &[PathBuf], options: &Options) -> Result<Report, TreeError> {
+pub(crate) fn report(folders: &[PathBuf], options: &Options) -> Result<Report, TreeError> {
     let mut nodes = folders
         .iter()
         .map(|path| node(path, options))

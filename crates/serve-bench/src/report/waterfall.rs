@@ -19,7 +19,7 @@ const CHUNKS_MAX: usize = 150;
 
 /// A part of a request's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
+pub(crate) enum Stage {
     /// Earlier attempts, and the waits between.
     Retries,
     /// The client was late.
@@ -58,7 +58,7 @@ impl Stage {
 /// The stages of an answered request, in order and in milliseconds, which add up to its E2E; stages
 /// that took no time are left out. The server's own durations are taken from the time between send and
 /// first chunk, as far as that reaches: two clocks are never subtracted from each other.
-pub fn stages(request: &Request<'_>) -> Vec<(Stage, f64)> {
+pub(crate) fn stages(request: &Request<'_>) -> Vec<(Stage, f64)> {
     let Some(answer) = request.answer() else {
         return Vec::new();
     };
@@ -118,7 +118,7 @@ fn chosen<'r, 'a>(requests: &'r [Request<'a>]) -> Vec<(&'static str, &'r Request
 /// # Errors
 ///
 /// What the drawing library says.
-pub fn figure(requests: &[Request<'_>]) -> Result<Option<Figure>, DrawError> {
+pub(crate) fn figure(requests: &[Request<'_>]) -> Result<Option<Figure>, DrawError> {
     let bars = chosen(requests);
     if bars.is_empty() {
         return Ok(None);
@@ -194,7 +194,7 @@ fn chunks_ms(request: &Request<'_>) -> Vec<f64> {
 }
 
 /// The same in numbers; `None` when nothing was answered.
-pub fn table(requests: &[Request<'_>]) -> Option<Table> {
+pub(crate) fn table(requests: &[Request<'_>]) -> Option<Table> {
     let bars = chosen(requests);
     if bars.is_empty() {
         return None;

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
+use crate::hex::hex;
 use crate::store::manifest::{Manifest, ManifestError};
-use crate::store::record::{self, ReadError, Record, RowWriter, hex};
+use crate::store::record::{self, ReadError, Record, RowWriter};
 
 /// A folder that holds a run, or will.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -14,6 +14,7 @@ use thiserror::Error;
 
 use crate::store::hardware::Hardware;
 use crate::workload::slo::Slo;
+use crate::workload::spec::DeliveryLimits;
 
 /// The name of the format.
 pub const FORMAT: &str = "serve-bench manifest";
@@ -159,28 +160,6 @@ pub struct Measurement {
     pub delivery: DeliveryLimits,
     /// How busy the client itself was.
     pub client: Option<ClientLoad>,
-}
-
-/// What a client may do to its schedule before the run is void.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct DeliveryLimits {
-    /// The delivered rate must be at least this share of the offered one.
-    pub rate_share_min: f64,
-    /// The 99th percentile of actual minus scheduled send, in milliseconds.
-    pub lag_p99_ms_max: f64,
-    /// The greatest distance between the distributions of scheduled and of actual gaps.
-    pub gap_distance_max: f64,
-}
-
-impl Default for DeliveryLimits {
-    fn default() -> Self {
-        Self {
-            rate_share_min: 0.98,
-            lag_p99_ms_max: 20.0,
-            gap_distance_max: 0.1,
-        }
-    }
 }
 
 /// How busy the client was while it measured. A busy client stamps late.

@@ -4,6 +4,6 @@
 pub mod folder;
 pub mod hardware;
 pub mod manifest;
-pub mod metrics;
+pub(crate) mod metrics;
 pub mod record;
 pub mod timeline;

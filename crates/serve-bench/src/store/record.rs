@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
+use crate::hex::hex;
 use crate::store::manifest::Source;
 
 /// The name of the format, in the first line of a file of rows.
@@ -329,11 +330,6 @@ impl<W: Write> RowWriter<W> {
         self.hash.update(&self.line);
         self.out.write_all(&self.line)
     }
-}
-
-/// Bytes as hexadecimal digits.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Reads a file of rows.

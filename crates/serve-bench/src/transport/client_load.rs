@@ -12,7 +12,7 @@ const EVERY: Duration = Duration::from_millis(10);
 
 /// Watches the runtime that it was started on, until it is asked.
 #[derive(Debug)]
-pub struct Watch {
+pub(crate) struct Watch {
     task: JoinHandle<()>,
     lags: std::sync::Arc<std::sync::Mutex<Vec<Duration>>>,
     started: Instant,
@@ -21,7 +21,7 @@ pub struct Watch {
 
 impl Watch {
     /// Starts; must be called within a tokio runtime.
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let lags = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
         let noted = std::sync::Arc::clone(&lags);
         let task = tokio::spawn(async move {
@@ -44,7 +44,7 @@ impl Watch {
     }
 
     /// What it has seen.
-    pub fn stop(self) -> ClientLoad {
+    pub(crate) fn stop(self) -> ClientLoad {
         self.task.abort();
         let elapsed_s = self.started.elapsed().as_secs_f64();
         let cpu = self

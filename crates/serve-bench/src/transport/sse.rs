@@ -4,20 +4,15 @@
 
 /// Cuts a byte stream, in pieces of any size, into events.
 #[derive(Debug, Default)]
-pub struct Decoder {
+pub(crate) struct Decoder {
     line: Vec<u8>,
     data: String,
     has_data: bool,
 }
 
 impl Decoder {
-    /// A decoder at the start of a stream.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// Takes the next bytes and hands the data of each event that they complete to `event`.
-    pub fn push(&mut self, bytes: &[u8], mut event: impl FnMut(&str)) {
+    pub(crate) fn push(&mut self, bytes: &[u8], mut event: impl FnMut(&str)) {
         let mut pieces = bytes.split(|&byte| byte == b'\n');
         // The last piece has no line end yet.
         let rest = pieces.next_back().unwrap_or_default();
@@ -56,7 +51,7 @@ mod tests {
     use super::*;
 
     fn events(pieces: &[&[u8]]) -> Vec<String> {
-        let mut decoder = Decoder::new();
+        let mut decoder = Decoder::default();
         let mut events = Vec::new();
         for piece in pieces {
             decoder.push(piece, |data| events.push(data.to_owned()));

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 use super::WorkloadError;
-use crate::store::record::hex;
+use crate::hex::hex;
 use crate::workload::spec::{Arrivals, Lengths, Spec};
 
 /// Files below the folder of the specification.

@@ -9,7 +9,7 @@ mod draw;
 mod files;
 mod people;
 mod prompts;
-pub mod slo;
+pub(crate) mod slo;
 pub mod spec;
 mod trace;
 mod words;
@@ -25,7 +25,7 @@ use serve_core::rng::mix2;
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
-use crate::store::record::hex;
+use crate::hex::hex;
 use crate::workload::spec::{Arrivals, Spec};
 use draw::{Purpose, draw_length, stream};
 use files::Files;

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use serve_bench::analysis::definitions::Metric;
 use serve_bench::analysis::histograms::Histograms;
@@ -89,6 +89,35 @@ fn the_tables_are_computed_again_to_the_digit() {
     let expected = fs::read_to_string(example("compare.txt")).unwrap();
     let found = printed(&["compare"], &[&example("batch-1"), &example("batch-8")]);
     assert_eq!(found, expected, "serve-bench compare batch-1 batch-8");
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_failure() {
+    let (one, eight) = (example("batch-1"), example("batch-8"));
+    let specs = Path::new(env!("CARGO_MANIFEST_DIR")).join("specs/chat.toml");
+    let commands: [(&[&str], &[&Path]); 5] = [
+        (&["analyse"], &[&one]),
+        (&["analyse", "--json"], &[&one]),
+        (&["compare"], &[&one, &eight]),
+        (&["workload", "--print", "100000"], &[&specs]),
+        (&["simulate"], &[&specs]),
+    ];
+    for (args, paths) in commands {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_serve-bench"));
+        command.args(args).args(paths);
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.success() && error.is_empty(),
+            "{args:?}: {error}"
+        );
+    }
 }
 
 #[test]

@@ -15,7 +15,7 @@ use crate::store::manifest::Manifest;
 /// Something in which two manifests may differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Layer {
+pub(crate) enum Layer {
     /// A server, an engine in this process, or a simulation.
     Source,
     /// The weights.
@@ -32,7 +32,7 @@ pub enum Layer {
 
 impl Layer {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub(crate) const ALL: [Self; 6] = [
         Self::Source,
         Self::Model,
         Self::Runtime,
@@ -42,7 +42,7 @@ impl Layer {
     ];
 
     /// Its name.
-    pub const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Source => "source",
             Self::Model => "model",
@@ -62,7 +62,7 @@ impl fmt::Display for Layer {
 
 /// One field in which two manifests differ.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Difference {
+pub(crate) struct Difference {
     /// The layer.
     pub layer: Layer,
     /// The field, with the names of what it stands in.
@@ -93,7 +93,7 @@ impl fmt::Display for Difference {
     if .0.len() > 8 { format!("; and {} more", .0.len() - 8) } else { String::new() },
     layers(.0).iter().map(|layer| layer.name()).collect::<Vec<_>>().join(",")
 )]
-pub struct Incomparable(pub Vec<Difference>);
+pub(crate) struct Incomparable(pub Vec<Difference>);
 
 fn list(differences: &[Difference]) -> String {
     let shown = differences.iter().take(8).map(Difference::to_string);
@@ -101,7 +101,7 @@ fn list(differences: &[Difference]) -> String {
 }
 
 /// The layers of differences, each once.
-pub fn layers(differences: &[Difference]) -> Vec<Layer> {
+pub(crate) fn layers(differences: &[Difference]) -> Vec<Layer> {
     let mut layers = differences.iter().map(|it| it.layer).collect::<Vec<_>>();
     layers.sort_unstable();
     layers.dedup();
@@ -110,7 +110,7 @@ pub fn layers(differences: &[Difference]) -> Vec<Layer> {
 
 /// Every field in which two manifests differ, but for what differs between any two runs: times,
 /// addresses, command lines, hashes of rows, and how busy the client was.
-pub fn differences(a: &Manifest, b: &Manifest) -> Vec<Difference> {
+pub(crate) fn differences(a: &Manifest, b: &Manifest) -> Vec<Difference> {
     let mut found = Vec::new();
     for layer in Layer::ALL {
         let (a, b) = (fields(layer, a), fields(layer, b));
@@ -173,7 +173,7 @@ fn workload(manifest: &Manifest) -> Value {
 const SENT: &str = "requests_sha256";
 
 /// Where runs differ in more than their seed; `None` for repeats of the same thing.
-pub fn odd_one_out<'a>(runs: impl IntoIterator<Item = &'a Manifest>) -> Option<Difference> {
+pub(crate) fn odd_one_out<'a>(runs: impl IntoIterator<Item = &'a Manifest>) -> Option<Difference> {
     let mut runs = runs.into_iter();
     let first = runs.next()?;
     let differences = runs.flat_map(|other| differences(first, other));

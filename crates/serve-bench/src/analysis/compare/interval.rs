@@ -9,7 +9,7 @@ use statrs::distribution::{ContinuousCDF, StudentsT};
 
 /// A mean difference and its interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Difference {
+pub(crate) struct Difference {
     /// The mean of the differences, or the difference of the means.
     pub mean: f64,
     /// From and to.
@@ -17,7 +17,7 @@ pub struct Difference {
 }
 
 /// Of pairs, one difference each. Absent for fewer than two.
-pub fn paired(differences: &[f64], confidence: f64) -> Option<Difference> {
+pub(crate) fn paired(differences: &[f64], confidence: f64) -> Option<Difference> {
     let moments = Moments::of(differences)?;
     let freedom = moments.count - 1.0;
     let error = (moments.variance / moments.count).sqrt();
@@ -25,7 +25,7 @@ pub fn paired(differences: &[f64], confidence: f64) -> Option<Difference> {
 }
 
 /// Of two sides that share nothing: `b - a`. Absent when either has fewer than two.
-pub fn unpaired(a: &[f64], b: &[f64], confidence: f64) -> Option<Difference> {
+pub(crate) fn unpaired(a: &[f64], b: &[f64], confidence: f64) -> Option<Difference> {
     let (a, b) = (Moments::of(a)?, Moments::of(b)?);
     let (of_a, of_b) = (a.variance / a.count, b.variance / b.count);
     let error = (of_a + of_b).sqrt();

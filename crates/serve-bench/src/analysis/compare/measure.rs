@@ -10,7 +10,7 @@ use crate::analysis::request::Request;
 
 /// A number of a run, or of a part of one.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Measure {
+pub(crate) enum Measure {
     /// The share of requests that got a whole answer.
     Answered,
     /// The share of requests whose answer kept every SLO.
@@ -21,7 +21,7 @@ pub enum Measure {
 
 impl Measure {
     /// All that a comparison looks at; goodput only where a limit is set.
-    pub fn all(has_slo: bool) -> Vec<Self> {
+    pub(crate) fn all(has_slo: bool) -> Vec<Self> {
         let good = has_slo.then_some(Self::Good);
         let times = [
             Self::Percentile(Metric::Ttft, 0.5),
@@ -73,7 +73,7 @@ impl Measure {
     }
 
     /// Whether less is better.
-    pub fn is_time(self) -> bool {
+    pub(crate) fn is_time(self) -> bool {
         matches!(self, Self::Percentile(..))
     }
 }

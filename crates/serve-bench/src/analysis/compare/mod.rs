@@ -7,12 +7,12 @@
 //! paired, and what the requests had in common cancels. All intervals together hold with the stated
 //! confidence (Bonferroni), so that looking at many measures finds no more than looking at one.
 
-pub mod comparable;
-pub mod interval;
-pub mod measure;
+pub(crate) mod comparable;
+pub(crate) mod interval;
+pub(crate) mod measure;
 #[cfg(test)]
 mod simulation;
-pub mod text;
+pub(crate) mod text;
 mod units;
 
 use std::fmt;
@@ -31,7 +31,7 @@ use crate::workload::slo::Slo;
 
 /// How to compare.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Options {
+pub(crate) struct Options {
     /// Judge goodput by these limits instead of those of A's manifest.
     pub slo: Option<Slo>,
     /// How surely all intervals together hold.
@@ -56,7 +56,7 @@ impl Default for Options {
 /// What was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub(crate) enum Verdict {
     /// B is better than A.
     Better,
     /// B is worse than A.
@@ -83,7 +83,7 @@ impl fmt::Display for Verdict {
 
 /// One measure on both sides.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Line {
+pub(crate) struct Line {
     /// Which.
     pub measure: Measure,
     /// Over all of A: milliseconds, or a share.
@@ -100,7 +100,7 @@ pub struct Line {
 
 /// A comparison of B with A.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Comparison {
+pub(crate) struct Comparison {
     /// Where the rows come from; of several sources, the furthest from a server.
     pub source: Source,
     /// What was compared with what.
@@ -117,7 +117,7 @@ pub struct Comparison {
 
 /// Runs that are not compared.
 #[derive(Debug, Error)]
-pub enum CompareError {
+pub(crate) enum CompareError {
     /// A side is empty.
     #[error("nothing to compare: A has {a} runs and B has {b}")]
     Empty {
@@ -153,7 +153,7 @@ pub enum CompareError {
 ///
 /// [`CompareError`] when a side is empty, holds runs of several things or a void one, or when the
 /// manifests differ in a layer that may not.
-pub fn compare(a: &[Run], b: &[Run], options: &Options) -> Result<Comparison, CompareError> {
+pub(crate) fn compare(a: &[Run], b: &[Run], options: &Options) -> Result<Comparison, CompareError> {
     let (Some(first_a), Some(first_b)) = (a.first(), b.first()) else {
         return Err(CompareError::Empty {
             a: a.len(),

@@ -5,7 +5,7 @@ use super::{Comparison, Line};
 use crate::analysis::table::{Table, number, percent};
 
 /// The verdict, what it rests on, and a table.
-pub fn text(comparison: &Comparison) -> String {
+pub(crate) fn text(comparison: &Comparison) -> String {
     let mut out = String::new();
     if let Some((word, _)) = comparison.source.warning() {
         let source = comparison.source.name();
@@ -28,7 +28,7 @@ pub fn text(comparison: &Comparison) -> String {
 }
 
 /// One row for each measure.
-pub fn table(comparison: &Comparison) -> Table {
+pub(crate) fn table(comparison: &Comparison) -> Table {
     let interval = format!("{}% interval", comparison.confidence * 100.0);
     let columns = ["measure", "A", "B", "B against A", &interval, "B is"];
     let mut table = Table::new("times in ms, of answered requests", &columns);

@@ -17,7 +17,7 @@ use thiserror::Error;
 
 /// A time that was observed, and what was done in it.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
-pub struct Observation {
+pub(crate) struct Observation {
     /// How many steps.
     pub steps: f64,
     /// How many sequences each of them had, on average.
@@ -34,7 +34,7 @@ pub struct Observation {
 
 /// Times that explain the observations best.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Fit {
+pub(crate) struct Fit {
     /// `(batch size, step time)`.
     pub decode: Vec<(u32, Span)>,
     /// What a prompt token adds to a step.
@@ -51,7 +51,7 @@ pub struct Fit {
 
 /// Observations that determine nothing.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-pub enum FitError {
+pub(crate) enum FitError {
     /// Too few, or all alike.
     #[error(
         "{observations} observations do not determine step times for {batches} batch sizes; measure more of them"
@@ -73,7 +73,7 @@ impl Fit {
     /// # Errors
     ///
     /// [`FitError::Undetermined`] when the observations are too few or too alike.
-    pub fn of(observations: &[Observation], batches: &[u32]) -> Result<Self, FitError> {
+    pub(crate) fn of(observations: &[Observation], batches: &[u32]) -> Result<Self, FitError> {
         let undetermined = FitError::Undetermined {
             observations: observations.len(),
             batches: batches.len(),
@@ -107,7 +107,7 @@ impl Fit {
     /// # Errors
     ///
     /// [`InvalidCostModel`] when they are no function of the batch.
-    pub fn cost_model(&self) -> Result<CostModel, InvalidCostModel> {
+    pub(crate) fn cost_model(&self) -> Result<CostModel, InvalidCostModel> {
         CostModel::new(
             self.decode.clone(),
             self.prefill_per_token,

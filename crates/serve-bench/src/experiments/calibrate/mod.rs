@@ -2,19 +2,19 @@
 //! [observed](observe) in rows and counters, [fitted](fit), and put to the test on a load that was not
 //! measured.
 
-pub mod fit;
-pub mod observe;
-pub mod plan;
+pub(crate) mod fit;
+pub(crate) mod observe;
+pub(crate) mod plan;
 mod verdict;
 
-pub use fit::{Fit, FitError, Observation};
-pub use plan::Range;
-pub use verdict::{ERROR_P50_MAX, ERROR_P99_MAX, Line, Verdict};
+pub(crate) use fit::{Fit, Observation};
+pub(crate) use plan::Range;
+pub(crate) use verdict::Verdict;
 
 use serve_core::Span;
 
 /// The fit as settings of `serve` and of a simulation, in TOML.
-pub fn settings_file(fit: &Fit, max_batch: u32, about: &str) -> String {
+pub(crate) fn settings_file(fit: &Fit, max_batch: u32, about: &str) -> String {
     let us = |span: Span| span.as_nanos() as f64 / 1e3;
     let points = fit
         .decode

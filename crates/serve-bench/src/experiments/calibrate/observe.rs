@@ -10,7 +10,7 @@ use crate::store::record::{Outcome, Record};
 use crate::store::timeline::Sample;
 
 /// One observation for each answer: its median step.
-pub fn from_tokens(rows: &[Record], batch: u32) -> Vec<Observation> {
+pub(crate) fn from_tokens(rows: &[Record], batch: u32) -> Vec<Observation> {
     let spans = rows.iter().filter_map(span).collect::<Vec<_>>();
     let steady = |from: u64, to: u64| {
         let under_way = |span: &&(u64, u64)| span.0 <= from && to <= span.1;
@@ -40,7 +40,7 @@ pub fn from_tokens(rows: &[Record], batch: u32) -> Vec<Observation> {
 }
 
 /// One observation for each answer: from its send to its first token, with nobody else there.
-pub fn from_first_tokens(rows: &[Record], step_tokens: u32) -> Vec<Observation> {
+pub(crate) fn from_first_tokens(rows: &[Record], step_tokens: u32) -> Vec<Observation> {
     let answers = rows.iter().filter(|row| row.outcome == Outcome::Ok);
     let of_answer = answers.filter_map(|row| {
         let prompt = row.prompt_tokens.or(row.prompt_tokens_planned)?;
@@ -58,7 +58,11 @@ pub fn from_first_tokens(rows: &[Record], step_tokens: u32) -> Vec<Observation> 
 }
 
 /// All steps between the first and the last sample, if the server counts them.
-pub fn from_steps(samples: &[Sample], rows: &[Record], step_tokens: u32) -> Option<Observation> {
+pub(crate) fn from_steps(
+    samples: &[Sample],
+    rows: &[Record],
+    step_tokens: u32,
+) -> Option<Observation> {
     let (first, last) = (samples.first()?, samples.last()?);
     let grown = |of: fn(&Sample) -> Option<f64>| Some(of(last)? - of(first)?);
     let steps = grown(|sample| sample.steps)?;

@@ -10,7 +10,7 @@ use crate::workload::spec::{
 
 /// What a calibration may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Range {
+pub(crate) struct Range {
     /// Batch sizes to measure, increasing.
     pub batches: Vec<u32>,
     /// Tokens of the longest prompt and its answer together.
@@ -27,7 +27,7 @@ pub struct Range {
 
 /// One load of a calibration.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Load {
+pub(crate) struct Load {
     /// Its folder.
     pub id: String,
     /// Requests under way at once.
@@ -47,7 +47,7 @@ const UNSEEN_ANSWER_MIN: u32 = 8;
 
 impl Range {
     /// The loads, the quick ones first.
-    pub fn loads(&self) -> Vec<Load> {
+    pub(crate) fn loads(&self) -> Vec<Load> {
         let longest = self.context_max.saturating_sub(ANSWER).max(SHORT);
         // Long enough to show a context term, short enough for a few of them at once.
         let long = longest.min(16 * SHORT.max(self.step_tokens / 16));
@@ -81,7 +81,7 @@ impl Range {
     /// # Errors
     ///
     /// When the rate is none.
-    pub fn unseen(&self, rate_per_s: f64, requests: u64) -> Result<Spec, String> {
+    pub(crate) fn unseen(&self, rate_per_s: f64, requests: u64) -> Result<Spec, String> {
         let arrivals = Arrivals::Poisson {
             rate_per_s: rate_per_s.try_into()?,
         };
@@ -100,7 +100,7 @@ impl Range {
     }
 
     /// Mean tokens of a prompt and of an answer of that load.
-    pub fn unseen_means(&self) -> (f64, f64) {
+    pub(crate) fn unseen_means(&self) -> (f64, f64) {
         let mean = |min: u32, max: u32| f64::from(min + max) / 2.0;
         let prompt = mean(UNSEEN_PROMPT_MIN, self.unseen_prompt_max());
         (prompt, mean(UNSEEN_ANSWER_MIN, ANSWER))

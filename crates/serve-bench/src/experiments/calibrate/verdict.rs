@@ -7,13 +7,13 @@ use crate::analysis::table::Table;
 use crate::store::record::{Outcome, Record};
 
 /// How far a predicted median may be from the measured one, as a share of it.
-pub const ERROR_P50_MAX: f64 = 0.05;
+pub(crate) const ERROR_P50_MAX: f64 = 0.05;
 /// The same of the 99th percentile.
-pub const ERROR_P99_MAX: f64 = 0.10;
+pub(crate) const ERROR_P99_MAX: f64 = 0.10;
 
 /// A metric, measured and predicted.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Line {
+pub(crate) struct Line {
     /// Which.
     pub metric: &'static str,
     /// In milliseconds.
@@ -28,7 +28,7 @@ pub struct Line {
 
 /// Predicted against measured.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Verdict {
+pub(crate) struct Verdict {
     /// Metric by metric.
     pub lines: Vec<Line>,
     /// Answers measured and predicted.
@@ -37,7 +37,7 @@ pub struct Verdict {
 
 impl Verdict {
     /// Compares rows of the same requests.
-    pub fn of(measured: &[Record], predicted: &[Record]) -> Self {
+    pub(crate) fn of(measured: &[Record], predicted: &[Record]) -> Self {
         let times = |rows: &[Record], of: fn(&Record) -> Option<u64>| {
             let answers = rows
                 .iter()
@@ -81,13 +81,13 @@ impl Verdict {
     }
 
     /// Whether every promise is kept.
-    pub fn holds(&self) -> bool {
+    pub(crate) fn holds(&self) -> bool {
         let kept = |line: &Line| line.error_max.is_none_or(|max| line.error.abs() <= max);
         !self.lines.is_empty() && self.lines.iter().all(kept)
     }
 
     /// For a person.
-    pub fn table(&self) -> Table {
+    pub(crate) fn table(&self) -> Table {
         let title = "a load that was not part of the fit";
         let columns = ["metric", "measured ms", "predicted ms", "error", "at most"];
         let mut table = Table::new(title, &columns);

@@ -15,7 +15,7 @@ pub(super) const T4: &str = "published: Qwen2.5-1.5B on a T4, one lock around ge
 
 /// A number off and on, published and ours.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Pair {
+pub(crate) struct Pair {
     /// What it is of.
     pub what: String,
     /// Published, off and on, where there is a number.

@@ -12,11 +12,11 @@ mod scale;
 mod sections;
 mod seen;
 
-pub use beside::Pair;
-pub use proof::{NotShown, Proof};
-pub use report::{headlines, labels, report, tables};
-pub use scale::{Effort, Scale};
-pub use sections::{NAMES, UnknownSection, named};
+pub(crate) use beside::Pair;
+pub(crate) use proof::{NotShown, Proof};
+pub(crate) use report::{headlines, labels, report, tables};
+pub(crate) use scale::{Effort, Scale};
+pub(crate) use sections::named;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -34,7 +34,7 @@ use proof::Proofs;
 
 /// What is measured, and with how much effort.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub(crate) struct Plan {
     /// How many requests a point has.
     pub effort: Effort,
     /// Sections, by name; empty is all.
@@ -47,7 +47,7 @@ pub struct Plan {
 
 /// A part of the matrix that is done.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Section {
+pub(crate) struct Section {
     /// Its name.
     pub name: String,
     /// What it asks.
@@ -71,7 +71,7 @@ pub struct Section {
 
 /// A measured number, for programs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Number {
+pub(crate) struct Number {
     /// What it is of, and under which condition.
     pub name: String,
     /// How much.
@@ -82,7 +82,7 @@ pub struct Number {
 
 /// What came of a matrix.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Outcome {
+pub(crate) struct Outcome {
     /// What the loads follow from.
     pub scale: Scale,
     /// Sections in order.
@@ -95,7 +95,7 @@ pub struct Outcome {
 
 /// A matrix that cannot be measured.
 #[derive(Debug, Error)]
-pub enum MatrixError {
+pub(crate) enum MatrixError {
     /// A point failed.
     #[error("{id}: {cause}")]
     Point {
@@ -130,7 +130,7 @@ pub enum MatrixError {
 
 impl Outcome {
     /// Every number, with the name of its section before its own.
-    pub fn numbers(&self) -> Vec<Number> {
+    pub(crate) fn numbers(&self) -> Vec<Number> {
         let scale = [
             (
                 "first token of a request alone",
@@ -181,7 +181,7 @@ impl MatrixError {
 ///
 /// [`MatrixError`] when a point cannot be measured or a pair does not differ in one setting; what was
 /// measured stays in its folders.
-pub async fn measure(series: &mut Series, plan: &Plan) -> Result<Outcome, MatrixError> {
+pub(crate) async fn measure(series: &mut Series, plan: &Plan) -> Result<Outcome, MatrixError> {
     let began = Instant::now();
     let mut bench = Bench {
         proofs: Proofs::read(series.out())?,

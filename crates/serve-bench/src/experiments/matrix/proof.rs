@@ -13,7 +13,7 @@ use crate::experiments::servers::{Difference, Effective, Settings};
 
 /// A pair of conditions and the one setting in which their servers differ.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Proof {
+pub(crate) struct Proof {
     /// The pair.
     pub pair: String,
     /// The setting, as both servers state it.
@@ -22,7 +22,7 @@ pub struct Proof {
 
 /// What the measurement of a pair should have shown and did not.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct NotShown {
+pub(crate) struct NotShown {
     /// What should have been.
     pub what: String,
     /// What was.

@@ -16,7 +16,7 @@ use crate::store::hardware::Hardware;
 /// # Errors
 ///
 /// [`ReportError::Draw`].
-pub fn report(outcome: &Outcome, base: &Settings) -> Result<Report, ReportError> {
+pub(crate) fn report(outcome: &Outcome, base: &Settings) -> Result<Report, ReportError> {
     let mut sections = vec![html::Section {
         title: "headlines".to_owned(),
         text: "the numbers that the published experiments open with, and the same pairs here"
@@ -43,14 +43,14 @@ pub fn report(outcome: &Outcome, base: &Settings) -> Result<Report, ReportError>
 }
 
 /// The tables of a section: what was measured, what is void of it, and what was proved before.
-pub fn tables(section: &Section) -> Vec<Table> {
+pub(crate) fn tables(section: &Section) -> Vec<Table> {
     let measured = section.tables.iter().cloned();
     let about = undelivered(section).into_iter().chain(proofs(section));
     measured.chain(about).collect()
 }
 
 /// The headlines of all sections.
-pub fn headlines(outcome: &Outcome) -> Table {
+pub(crate) fn headlines(outcome: &Outcome) -> Table {
     let sections = outcome.sections.iter();
     table_of(sections.flat_map(|section| {
         let pairs = section.headlines.iter();
@@ -72,7 +72,7 @@ fn mock(base: &Settings) -> Option<Fact> {
 }
 
 /// What must be said before any number.
-pub fn labels(outcome: &Outcome) -> Vec<Fact> {
+pub(crate) fn labels(outcome: &Outcome) -> Vec<Fact> {
     let missing = outcome.missing.iter();
     let missing = missing.map(|(name, why)| ("NOT MEASURED", format!("{name}: {why}")));
     let not_shown = outcome.sections.iter().flat_map(|section| {

@@ -16,7 +16,7 @@ use crate::workload::spec::{
 /// How much is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Effort {
+pub(crate) enum Effort {
     /// A minute or two: enough to see that everything works.
     Smoke,
     /// Enough for numbers.
@@ -25,7 +25,7 @@ pub enum Effort {
 
 impl Effort {
     /// Numbers of clients of closed loops.
-    pub fn clients(self) -> &'static [u32] {
+    pub(crate) fn clients(self) -> &'static [u32] {
         match self {
             Self::Smoke => &[1, 4, 16],
             Self::Full => &[1, 2, 4, 8, 16, 32, 64],
@@ -63,7 +63,7 @@ const IDS: Vocabulary = Vocabulary {
 
 /// What the server can do.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Scale {
+pub(crate) struct Scale {
     /// The first token of a request alone, p50, in seconds.
     pub first_token_s: f64,
     /// The whole answer of a request alone, p50, in seconds.

@@ -11,10 +11,8 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 use super::Settings;
-use crate::store::record::hex;
-
-/// The setting that names the tenants, separated by commas.
-pub(super) const KEYS: &str = "keys";
+use super::settings::KEYS;
+use crate::hex::hex;
 
 /// The key of a tenant.
 pub fn key_of(tenant: &str) -> String {

@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use thiserror::Error;
 
-use super::keys::KEYS;
+/// The setting that names the tenants that get a key, separated by commas.
+pub(super) const KEYS: &str = "keys";
 
 /// Settings to start a server with: names as in its settings file (`max_batch`), values as text.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, PartialOrd, Ord, Serialize)]

@@ -9,7 +9,7 @@ mod requests;
 mod row;
 mod server;
 
-pub use server::{ModelError, ServerModel};
+pub(crate) use server::{ModelError, ServerModel};
 
 use serve_core::{Event, Span, Time};
 use serve_sched::sim::{self, Row};
@@ -55,7 +55,7 @@ pub enum SimulateError {
 
 /// How long a simulation was and what was done in it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Simulated {
+pub(crate) struct Simulated {
     /// When the last request had ended.
     pub end: Span,
     /// For how long of that a step ran.
@@ -66,11 +66,11 @@ pub struct Simulated {
 
 /// Up to so many requests each token has its time; beyond, the first and the last, and what lies
 /// between is one chunk.
-pub const TOKEN_TIMES_MAX: u64 = 20_000;
+pub(crate) const TOKEN_TIMES_MAX: u64 = 20_000;
 
 /// What a simulated run is besides its workload and its server.
 #[derive(Clone, Debug, Default)]
-pub struct Simulation {
+pub(crate) struct Simulation {
     /// What the way through a server's edge adds to whatever comes back.
     pub edge: Span,
     /// Where rows and manifest go; nowhere when absent.
@@ -83,7 +83,7 @@ pub struct Simulation {
 /// # Errors
 ///
 /// [`SimulateError`] before anything runs, or when the warm-up fails.
-pub fn simulate(
+pub(crate) fn simulate(
     workload: &Workload,
     server: &ServerModel,
     edge: Span,
@@ -144,7 +144,7 @@ fn counts_tokens(spec: &Spec) -> bool {
 /// # Errors
 ///
 /// [`SimulateError`] when it cannot be made or written.
-pub fn run(
+pub(crate) fn run(
     workload: &Workload,
     server: &ServerModel,
     options: &Simulation,

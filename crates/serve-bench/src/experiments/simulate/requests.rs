@@ -11,7 +11,7 @@ use serve_core::mock::Mock;
 use serve_core::{CancelReason, Event, EventKind, RequestId, Span, Time};
 use serve_sched::sim::{self, Input, Row};
 
-use super::row::Course;
+use super::row::{Course, Left};
 use crate::store::manifest::Source;
 use crate::store::record::{Outcome, Record};
 use crate::transport::drive::{Retries, row};
@@ -52,17 +52,6 @@ enum Later {
     /// Somebody leaves, and why.
     Leave(RequestId, Left),
     Client(u32),
-}
-
-/// Why a client has left.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Left {
-    /// The workload said so.
-    Planned,
-    /// The answer is of no use any more.
-    Deadline,
-    /// Its patience was at its end.
-    OutOfPatience,
 }
 
 /// One attempt at a turn.

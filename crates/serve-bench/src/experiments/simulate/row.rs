@@ -3,11 +3,21 @@
 use serve_core::{FinishReason, InvalidRequest, Span, Time};
 use serve_sched::sim::{Row, Terminal};
 
-use super::requests::Left;
 use crate::store::record::{Chunk, Record};
 use crate::transport::drive::{AttemptError, note_end};
 use crate::transport::engine::ending::{self, Unanswered};
 use crate::transport::engine::finish_reason;
+
+/// Why a client has left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Left {
+    /// The workload said so.
+    Planned,
+    /// The answer is of no use any more.
+    Deadline,
+    /// Its patience was at its end.
+    OutOfPatience,
+}
 
 /// What has happened to an attempt so far, as its client sees it.
 #[derive(Clone, Debug, Default)]

@@ -16,7 +16,7 @@ use crate::transport::engine::Terms;
 
 /// A pretended server. Without settings it is `serve --backend mock`.
 #[derive(Clone, Debug, Default)]
-pub struct ServerModel {
+pub(crate) struct ServerModel {
     /// What it was made from.
     pub settings: Settings,
     scheduler: serve_sched::Settings,
@@ -70,7 +70,7 @@ impl ServerModel {
     /// # Errors
     ///
     /// [`ModelError`] names the setting and what it takes.
-    pub fn new(settings: &Settings) -> Result<Self, ModelError> {
+    pub(crate) fn new(settings: &Settings) -> Result<Self, ModelError> {
         let mut model = Self {
             settings: settings.clone(),
             ..Self::default()
@@ -91,7 +91,7 @@ impl ServerModel {
     /// # Errors
     ///
     /// [`ModelError`] names the setting whose value cannot be had.
-    pub fn of_server(settings: &Settings) -> Result<Self, ModelError> {
+    pub(crate) fn of_server(settings: &Settings) -> Result<Self, ModelError> {
         let known = settings.iter().filter(|(name, _)| find(name).is_some());
         let known = known.map(|(name, value)| Settings::default().with(name, value));
         Self::new(&known.collect())
@@ -102,7 +102,7 @@ impl ServerModel {
     /// # Errors
     ///
     /// [`ModelError`] when its step times are no function of the batch, or nothing fits on it.
-    pub fn device(&self) -> Result<Mock, ModelError> {
+    pub(crate) fn device(&self) -> Result<Mock, ModelError> {
         Ok(Mock::new(self.scheduler.mock(&MockConfig::default())?))
     }
 
@@ -111,14 +111,14 @@ impl ServerModel {
     /// # Errors
     ///
     /// [`ModelError`] when settings contradict each other, or when nothing could ever run.
-    pub fn scheduler(&self) -> Result<Scheduler, ModelError> {
+    pub(crate) fn scheduler(&self) -> Result<Scheduler, ModelError> {
         let policies = self.scheduler.policies()?;
         let scheduler = Scheduler::new(self.device()?.limits(), policies);
         scheduler.map_err(|error| ModelError::Impossible(error.to_string()))
     }
 
     /// What it knows of those who ask.
-    pub fn terms(&self) -> Terms {
+    pub(crate) fn terms(&self) -> Terms {
         let limit = |time: &Setting<Span>| {
             let time = self.scheduler.get(time);
             Some(time).filter(|time| !time.is_zero())
@@ -132,7 +132,7 @@ impl ServerModel {
     }
 
     /// Layer 2 of a manifest: its settings.
-    pub fn runtime(&self) -> Runtime {
+    pub(crate) fn runtime(&self) -> Runtime {
         let settings = self.settings.iter();
         let settings = settings.map(|(name, value)| (name.to_owned(), Value::from(value)));
         Runtime {

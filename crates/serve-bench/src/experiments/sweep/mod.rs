@@ -2,11 +2,11 @@
 //! at every load, a few times with other seeds; or, for each combination, a [search] for the last
 //! load that still keeps the objective.
 
-pub mod search;
-pub mod simulated;
+pub(crate) mod search;
+pub(crate) mod simulated;
 mod tables;
 
-pub use tables::{last_passing, paths, table};
+pub(crate) use tables::{last_passing, paths, table};
 
 use serde::Serialize;
 
@@ -20,7 +20,7 @@ use crate::workload::spec::{Arrivals, Positive, Spec};
 
 /// A server setting and the values that it takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Axis {
+pub(crate) struct Axis {
     /// The setting.
     pub name: String,
     /// Its values.
@@ -29,7 +29,7 @@ pub struct Axis {
 
 /// Which loads.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Loads {
+pub(crate) enum Loads {
     /// What the workload says.
     AsGiven,
     /// These rates of an open loop, a second.
@@ -54,7 +54,7 @@ impl Loads {
 
 /// What a sweep is.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Sweep {
+pub(crate) struct Sweep {
     /// The workload; its seed is that of the first repeat.
     pub spec: Spec,
     /// The settings; none is one combination without any.
@@ -69,7 +69,7 @@ pub struct Sweep {
 
 /// One combination at one load.
 #[derive(Clone, Debug, Serialize)]
-pub struct Line {
+pub(crate) struct Line {
     /// The folders of its repeats.
     pub folders: Vec<String>,
     /// The settings.
@@ -87,7 +87,7 @@ pub struct Line {
 
 /// How the last passing load of a combination was looked for.
 #[derive(Clone, Debug, Serialize)]
-pub struct Searched {
+pub(crate) struct Searched {
     /// The combination.
     pub settings: Settings,
     /// What was looked for.
@@ -100,7 +100,7 @@ pub struct Searched {
 
 /// What a sweep has measured so far.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Results {
+pub(crate) struct Results {
     /// Each combination at each load; those of a search by load.
     pub lines: Vec<Line>,
     /// The search of each combination.
@@ -112,7 +112,7 @@ pub struct Results {
 impl Results {
     /// Whether a load counts as not delivered. In a search such a load is measured again, and only one
     /// that never was delivered counts.
-    pub fn is_void(&self) -> bool {
+    pub(crate) fn is_void(&self) -> bool {
         let never = |line: &Line| line.judged == Some(Judged::Void);
         match self.searches.is_empty() {
             true => self.lines.iter().any(|line| !line.void.is_empty()),
@@ -130,7 +130,7 @@ struct Repeat {
 
 impl Sweep {
     /// Every combination of settings.
-    pub fn combinations(&self) -> Vec<Settings> {
+    pub(crate) fn combinations(&self) -> Vec<Settings> {
         let none = vec![Settings::default()];
         self.axes.iter().fold(none, |all, axis| {
             let with = |before: &Settings| {
@@ -150,7 +150,7 @@ impl Sweep {
     /// # Errors
     ///
     /// [`PointError`] when a point cannot be measured.
-    pub async fn run(
+    pub(crate) async fn run(
         &self,
         series: &mut Series,
         mut on_change: impl FnMut(&Results),

@@ -18,7 +18,7 @@ use serde::Serialize;
 
 /// What is looked for, and how carefully.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Goal {
+pub(crate) struct Goal {
     /// The load to begin with, requests a second.
     pub from_per_s: f64,
     /// No load below it is tried.
@@ -38,7 +38,7 @@ pub struct Goal {
 
 /// What one measurement of a load said.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Measured {
+pub(crate) struct Measured {
     /// Requests that kept the objective.
     pub good: u64,
     /// All of them: those that failed, were refused or never sent are among them.
@@ -52,7 +52,7 @@ pub struct Measured {
 /// What is known of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Judged {
+pub(crate) enum Judged {
     /// Enough of its requests kept the objective.
     Passes,
     /// Too few did.
@@ -73,7 +73,7 @@ impl fmt::Display for Judged {
 
 impl Judged {
     /// By all delivered measurements of a load together.
-    pub fn of(measured: &[Measured], pass_share: f64) -> Self {
+    pub(crate) fn of(measured: &[Measured], pass_share: f64) -> Self {
         match together(measured) {
             None => Self::Void,
             // Multiplied, not divided: no requests keep no objective.
@@ -95,7 +95,7 @@ fn together(measured: &[Measured]) -> Option<(f64, f64)> {
 /// Why a load is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Why {
+pub(crate) enum Why {
     /// The search begins here.
     First,
     /// All so far pass.
@@ -131,7 +131,7 @@ impl fmt::Display for Why {
 
 /// A measurement that is to be made.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Next {
+pub(crate) struct Next {
     /// At this load, requests a second.
     pub load: f64,
     /// For the so-manieth time, from 0.
@@ -142,7 +142,7 @@ pub struct Next {
 
 /// A step of the way.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Step {
+pub(crate) struct Step {
     /// The load.
     pub load: f64,
     /// For the so-manieth time, from 0.
@@ -158,7 +158,7 @@ pub struct Step {
 
 /// What was found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Found {
+pub(crate) struct Found {
     /// The highest load below all that do not pass; `None` if none passes.
     pub passes: Option<f64>,
     /// The lowest load that does not pass, and why it does not; `None` if all pass.
@@ -167,7 +167,7 @@ pub struct Found {
 
 /// A search under way.
 #[derive(Clone, Debug)]
-pub struct Search {
+pub(crate) struct Search {
     goal: Goal,
     /// By load.
     points: Vec<Point>,
@@ -184,7 +184,7 @@ struct Point {
 
 impl Search {
     /// A search that has measured nothing yet.
-    pub fn new(goal: Goal) -> Self {
+    pub(crate) fn new(goal: Goal) -> Self {
         Self {
             goal,
             points: Vec::new(),
@@ -193,7 +193,7 @@ impl Search {
     }
 
     /// What is to be measured next; `None` when the answer is known. O(points).
-    pub fn next(&self) -> Option<Next> {
+    pub(crate) fn next(&self) -> Option<Next> {
         let again = |point: &Point| Some(self.next_of(point, self.undecided(point)?));
         if let Some(next) = self.points.iter().find_map(again) {
             return Some(next);
@@ -224,7 +224,7 @@ impl Search {
     }
 
     /// Takes what the measurement that [`next`](Self::next) asked for said.
-    pub fn saw(&mut self, next: Next, measured: Measured) {
+    pub(crate) fn saw(&mut self, next: Next, measured: Measured) {
         let at = self.points.partition_point(|it| it.load < next.load);
         if self.points.get(at).is_none_or(|it| it.load > next.load) {
             let point = Point {
@@ -245,7 +245,7 @@ impl Search {
     }
 
     /// What is known so far; it is the answer when nothing is [`next`](Self::next).
-    pub fn found(&self) -> Found {
+    pub(crate) fn found(&self) -> Found {
         let (last, stop) = self.ends();
         Found {
             passes: last.map(|it| it.load),
@@ -254,7 +254,7 @@ impl Search {
     }
 
     /// Every measurement so far, in order.
-    pub fn path(&self) -> &[Step] {
+    pub(crate) fn path(&self) -> &[Step] {
         &self.path
     }
 

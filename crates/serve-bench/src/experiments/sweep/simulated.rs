@@ -22,7 +22,7 @@ use crate::workload::{Workload, WorkloadError};
 
 /// What a simulated sweep is besides its points.
 #[derive(Clone, Debug)]
-pub struct Pretended<'a> {
+pub(crate) struct Pretended<'a> {
     /// Settings of every server, below those of a point.
     pub base: Settings,
     /// The folder of all runs; a run that is there already is an error.
@@ -35,7 +35,7 @@ pub struct Pretended<'a> {
 
 /// A sweep that cannot be simulated.
 #[derive(Debug, Error)]
-pub enum SweepError {
+pub(crate) enum SweepError {
     /// A search was asked for.
     #[error("a search is measured, not simulated; give the loads by --rates or --clients")]
     Search,
@@ -63,7 +63,7 @@ impl Sweep {
     /// # Errors
     ///
     /// [`SweepError`] of the first point, in the order of the sweep, that cannot be simulated.
-    pub fn simulate(&self, how: &Pretended<'_>) -> Result<Results, SweepError> {
+    pub(crate) fn simulate(&self, how: &Pretended<'_>) -> Result<Results, SweepError> {
         if matches!(self.loads, Loads::Search(_)) {
             return Err(SweepError::Search);
         }

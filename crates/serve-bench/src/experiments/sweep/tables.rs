@@ -7,7 +7,7 @@ use crate::analysis::table::{Table, number, percent};
 use crate::workload::slo::Slo;
 
 /// The lines as a table.
-pub fn table(lines: &[Line], slo: &Slo) -> Table {
+pub(crate) fn table(lines: &[Line], slo: &Slo) -> Table {
     let columns = [
         "settings",
         "load",
@@ -53,7 +53,7 @@ pub fn table(lines: &[Line], slo: &Slo) -> Table {
 }
 
 /// Of each combination, the highest tested load that passed, and the lowest that did not.
-pub fn last_passing(results: &Results) -> Table {
+pub(crate) fn last_passing(results: &Results) -> Table {
     let columns = ["settings", "passes", "does not", "", "measurements"];
     let mut table = Table::new("last passing load", &columns);
     let mut combinations = results
@@ -132,7 +132,7 @@ fn end_of(searched: &Searched, whole: bool) -> String {
 }
 
 /// The way of each search, measurement by measurement.
-pub fn paths(searches: &[Searched]) -> Vec<Table> {
+pub(crate) fn paths(searches: &[Searched]) -> Vec<Table> {
     let one = |searched: &Searched| {
         let columns = [
             "step",

@@ -11,7 +11,7 @@ use crate::store::record::{Chunk, Outcome, Record, Timings};
 
 /// Why an attempt did not end with a whole answer.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-pub enum AttemptError {
+pub(crate) enum AttemptError {
     /// The server is too busy.
     #[error("{message}")]
     Refused {
@@ -55,7 +55,7 @@ impl AttemptError {
     }
 
     /// A failure.
-    pub fn failed(cause: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
+    pub(crate) fn failed(cause: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
         Self::Failed {
             cause: cause.into(),
             message: message.into(),
@@ -65,7 +65,7 @@ impl AttemptError {
 
 /// What a chunk said, beside its text.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Said {
+pub(crate) struct Said {
     /// Tokens in the prompt.
     pub prompt_tokens: Option<u32>,
     /// Tokens in the answer so far.
@@ -78,7 +78,7 @@ pub struct Said {
 
 /// What has happened to one attempt so far.
 #[derive(Debug)]
-pub struct Attempt {
+pub(crate) struct Attempt {
     origin: Instant,
     record: Record,
     text: Option<String>,
@@ -111,17 +111,17 @@ impl Attempt {
     }
 
     /// Nanoseconds since the start of the run. One reading serves for all that one network read brings.
-    pub fn now(&self) -> u64 {
+    pub(crate) fn now(&self) -> u64 {
         nanos_since(self.origin)
     }
 
     /// There is a connection.
-    pub fn connected(&mut self) {
+    pub(crate) fn connected(&mut self) {
         self.record.connected_ns = Some(self.now());
     }
 
     /// The answer's status and headers are there.
-    pub fn headers(&mut self, status: u16, request_id: Option<String>) {
+    pub(crate) fn headers(&mut self, status: u16, request_id: Option<String>) {
         self.record.headers_ns = Some(self.now());
         self.record.status = Some(status);
         self.record.server_request_id = request_id;
@@ -132,7 +132,7 @@ impl Attempt {
     /// # Errors
     ///
     /// [`AttemptError::Cancelled`] when as many tokens are there as the client wanted to wait for.
-    pub fn text(
+    pub(crate) fn text(
         &mut self,
         at_ns: u64,
         tokens: Option<u32>,
@@ -150,19 +150,19 @@ impl Attempt {
     }
 
     /// The piece that was noted last has more text.
-    pub fn more_text(&mut self, text: &str) {
+    pub(crate) fn more_text(&mut self, text: &str) {
         if let Some(kept) = &mut self.text {
             kept.push_str(text);
         }
     }
 
     /// The server says why it stopped.
-    pub fn finish_reason(&mut self, reason: String) {
+    pub(crate) fn finish_reason(&mut self, reason: String) {
         self.record.finish_reason = Some(reason);
     }
 
     /// The server says what it counted.
-    pub fn said(&mut self, said: &Said) {
+    pub(crate) fn said(&mut self, said: &Said) {
         let record = &mut self.record;
         record.prompt_tokens = said.prompt_tokens.or(record.prompt_tokens);
         record.output_tokens = said.output_tokens.or(record.output_tokens);
@@ -171,7 +171,7 @@ impl Attempt {
     }
 
     /// The last word of the answer is there; what the connection still has to do does not count.
-    pub fn ended(&mut self, at_ns: u64) {
+    pub(crate) fn ended(&mut self, at_ns: u64) {
         self.record.end_ns = Some(at_ns);
     }
 

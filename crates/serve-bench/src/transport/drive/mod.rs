@@ -21,8 +21,8 @@ use tokio::sync::{Mutex, mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
 pub(crate) use attempt::note_end;
-pub use attempt::{Attempt, AttemptError, Said};
-pub use timer::Timer;
+pub(crate) use attempt::{Attempt, AttemptError, Said};
+pub(crate) use timer::Timer;
 
 use crate::store::manifest::Source;
 use crate::store::record::{Outcome, Record};
@@ -30,7 +30,7 @@ use crate::workload::{Conversation, HangUp, Planned, Prompt, Workload};
 pub(crate) use retries::Retries;
 
 /// Sends one request and reads its answer to the end.
-pub trait Transport: Clone + Send + Sync + 'static {
+pub(crate) trait Transport: Clone + Send + Sync + 'static {
     /// What its rows say of where they come from.
     const SOURCE: Source;
 
@@ -45,7 +45,7 @@ pub trait Transport: Clone + Send + Sync + 'static {
 
 /// What is asked in one attempt.
 #[derive(Clone, Copy, Debug)]
-pub struct Call<'a> {
+pub(crate) struct Call<'a> {
     /// The request.
     pub planned: &'a Planned,
     /// The conversation that it belongs to.
@@ -58,7 +58,7 @@ pub struct Call<'a> {
 
 /// How a workload is sent.
 #[derive(Clone, Debug)]
-pub struct Driving {
+pub(crate) struct Driving {
     /// The start of the run's clock.
     pub origin: Instant,
     /// How long an answer may take.
@@ -71,7 +71,7 @@ pub struct Driving {
 
 /// Sends a whole workload and hands over each row as its attempt ends, in that order; the requests
 /// that a stop keeps from being sent come last.
-pub async fn drive<T: Transport>(
+pub(crate) async fn drive<T: Transport>(
     workload: &Workload,
     transport: T,
     driving: Driving,

@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep_until};
 
 /// A way to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Timer {
+pub(crate) enum Timer {
     /// The runtime's timer. It counts whole milliseconds, and tests can move it.
     Runtime,
     /// A thread of its own that sleeps through the last milliseconds. It is exact to less than a tenth

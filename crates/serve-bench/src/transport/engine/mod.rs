@@ -43,7 +43,7 @@ use serve_core::{Backend, EventKind, FinishReason, TokenId};
 use serve_sched::Scheduler;
 use tokio::runtime::Handle;
 
-pub use request::{CannotAsk, Terms};
+pub(crate) use request::{CannotAsk, Terms};
 
 use crate::store::manifest::{Model, Runtime, Source};
 use crate::store::timeline::Sample;
@@ -55,7 +55,7 @@ use request::Asker;
 use worker::Worker;
 
 /// An engine that runs. Dropping it ends its thread.
-pub struct Engine {
+pub(crate) struct Engine {
     desk: Arc<Desk>,
     terms: Terms,
     /// Layer 1 of the manifests of its runs.
@@ -71,7 +71,7 @@ impl Engine {
     /// # Errors
     ///
     /// What the operating system says when it has no thread.
-    pub fn start<B: Backend + Send + 'static>(
+    pub(crate) fn start<B: Backend + Send + 'static>(
         scheduler: Scheduler,
         backend: B,
         terms: Terms,
@@ -85,7 +85,7 @@ impl Engine {
     /// # Errors
     ///
     /// As [`start`](Self::start).
-    pub fn with_timer<B: Backend + Send + 'static>(
+    pub(crate) fn with_timer<B: Backend + Send + 'static>(
         scheduler: Scheduler,
         backend: B,
         terms: Terms,
@@ -126,7 +126,7 @@ impl Engine {
     /// # Errors
     ///
     /// [`CannotAsk`] names the key that only a server understands.
-    pub fn client(&self, spec: &Spec) -> Result<EngineClient, CannotAsk> {
+    pub(crate) fn client(&self, spec: &Spec) -> Result<EngineClient, CannotAsk> {
         Ok(EngineClient {
             desk: Arc::clone(&self.desk),
             asker: Arc::new(Asker::new(spec, self.terms.clone())?),
@@ -135,7 +135,7 @@ impl Engine {
     }
 
     /// What it holds and what it has done; `at_ns` is when that was asked.
-    pub fn sample(&self, at_ns: u64) -> Sample {
+    pub(crate) fn sample(&self, at_ns: u64) -> Sample {
         self.desk.sample(at_ns)
     }
 }
@@ -148,7 +148,7 @@ impl Drop for Engine {
 
 /// Asks an engine in this process.
 #[derive(Clone)]
-pub struct EngineClient {
+pub(crate) struct EngineClient {
     desk: Arc<Desk>,
     asker: Arc<Asker>,
     stream: bool,

@@ -16,7 +16,7 @@ use crate::workload::{Conversation, Prompt};
 
 /// What an engine's owner knows of those who ask, as a server's edge would.
 #[derive(Clone, Debug)]
-pub struct Terms {
+pub(crate) struct Terms {
     /// The names of the classes, the highest first. A request that names none is of the highest.
     pub classes: Vec<String>,
     /// How long a request may take in all, if there is a limit of its own.
@@ -44,7 +44,7 @@ impl Default for Terms {
 
 impl Terms {
     /// The class of this name.
-    pub fn class(&self, name: &str) -> Option<Class> {
+    pub(crate) fn class(&self, name: &str) -> Option<Class> {
         let rank = self.classes.iter().position(|class| class == name)?;
         Some(Class::new(u8::try_from(rank).unwrap_or(u8::MAX)))
     }

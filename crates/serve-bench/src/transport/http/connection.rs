@@ -22,26 +22,26 @@ use super::chain;
 pub(super) type Body = Full<Bytes>;
 
 /// Bytes to and from a server.
-pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> Stream for T {}
 
 /// A way to a server: opens a stream each time it is called. TCP, or what a test puts in its place.
 #[derive(Clone)]
-pub struct Dial(Arc<DialFn>);
+pub(crate) struct Dial(Arc<DialFn>);
 
 type DialFn = dyn Fn() -> BoxFuture<'static, io::Result<Box<dyn Stream>>> + Send + Sync;
 
 impl Dial {
     /// The way that a function finds.
-    pub fn new(
+    pub(crate) fn new(
         dial: impl Fn() -> BoxFuture<'static, io::Result<Box<dyn Stream>>> + Send + Sync + 'static,
     ) -> Self {
         Self(Arc::new(dial))
     }
 
     /// TCP, without waiting to fill a packet.
-    pub fn tcp(host: String, port: u16) -> Self {
+    pub(crate) fn tcp(host: String, port: u16) -> Self {
         let host: Arc<str> = host.into();
         Self::new(move || {
             let host = Arc::clone(&host);

@@ -5,7 +5,7 @@
 
 mod answer;
 mod body;
-mod connection;
+pub(crate) mod connection;
 mod target;
 
 use std::sync::Arc;
@@ -18,8 +18,7 @@ use hyper::header::{
 };
 use hyper::{Request, Response, StatusCode};
 
-pub use connection::{Dial, Stream};
-pub use target::{Described, Target, TargetError};
+pub(crate) use target::{Described, Target, TargetError};
 
 use crate::store::manifest::Source;
 use crate::transport::drive::{Attempt, AttemptError, Call, Transport};
@@ -41,7 +40,7 @@ const DRAIN: Duration = Duration::from_millis(200);
 
 /// Sends the requests of one workload to one server.
 #[derive(Clone, Debug)]
-pub struct HttpClient(Arc<Inner>);
+pub(crate) struct HttpClient(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
@@ -62,7 +61,7 @@ impl HttpClient {
     ///
     /// [`TargetError`] when a tenant's key is not in the environment, or a key or class cannot stand in
     /// a header.
-    pub fn new(target: &Target, spec: &Spec) -> Result<Self, TargetError> {
+    pub(crate) fn new(target: &Target, spec: &Spec) -> Result<Self, TargetError> {
         let keys = spec.tenants.iter().map(|tenant| target.key_of(tenant));
         let mut keys = keys.collect::<Result<Vec<_>, _>>()?;
         keys.push(target.key.clone());

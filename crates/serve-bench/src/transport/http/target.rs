@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A server that cannot be measured.
 #[derive(Debug, Error)]
-pub enum TargetError {
+pub(crate) enum TargetError {
     /// The address is of another kind.
     #[error("{0} is no server address; accepted is http://HOST:PORT")]
     Address(String),
@@ -50,7 +50,7 @@ pub enum TargetError {
 
 /// A server, and the model to ask for.
 #[derive(Clone, Debug)]
-pub struct Target {
+pub(crate) struct Target {
     pub(super) connections: Connections,
     pub(super) host: HeaderValue,
     pub(super) key: Option<HeaderValue>,
@@ -64,7 +64,7 @@ pub struct Target {
 
 /// What a server says of itself, for the manifest.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Described {
+pub(crate) struct Described {
     /// Layer 1.
     pub model: Model,
     /// Layer 2.
@@ -78,7 +78,7 @@ impl Target {
     /// # Errors
     ///
     /// [`TargetError`] when the address is no HTTP address or the server lists no model.
-    pub async fn new(
+    pub(crate) async fn new(
         address: &str,
         model: Option<String>,
         key: Option<String>,
@@ -91,7 +91,7 @@ impl Target {
     /// # Errors
     ///
     /// As [`new`](Self::new).
-    pub async fn over(
+    pub(crate) async fn over(
         dial: Option<Dial>,
         address: &str,
         model: Option<String>,
@@ -143,7 +143,7 @@ impl Target {
     /// # Errors
     ///
     /// [`TargetError::Key`] when a key cannot stand in a header.
-    pub fn with_keys(
+    pub(crate) fn with_keys(
         mut self,
         keys: impl IntoIterator<Item = (String, String)>,
     ) -> Result<Self, TargetError> {
@@ -164,22 +164,22 @@ impl Target {
     }
 
     /// The model that is asked for.
-    pub fn model(&self) -> &str {
+    pub(crate) fn model(&self) -> &str {
         &self.model
     }
 
     /// The base address, without `/v1`.
-    pub fn url(&self) -> &str {
+    pub(crate) fn url(&self) -> &str {
         &self.url
     }
 
     /// Whether the server has a loopback address.
-    pub fn is_local(&self) -> bool {
+    pub(crate) fn is_local(&self) -> bool {
         self.is_local
     }
 
     /// Tokens of a prompt and its answer together, where the server says how many the model takes.
-    pub fn context_max(&self) -> Option<u32> {
+    pub(crate) fn context_max(&self) -> Option<u32> {
         let entry = self.entry()?;
         // As this project names it, and as vLLM does.
         let names = ["context_length", "max_model_len"].into_iter();
@@ -188,7 +188,7 @@ impl Target {
     }
 
     /// Asks the server what it is. Whatever it does not say is absent.
-    pub async fn describe(&self) -> Described {
+    pub(crate) async fn describe(&self) -> Described {
         let config = self.get("/v1/config").await.ok();
         let entry = self.entry();
         let text = |value: Option<&Value>| value.and_then(Value::as_str).map(str::to_owned);

@@ -5,6 +5,7 @@
 //! [`workload`](crate::workload).
 
 mod arrivals;
+mod delivery;
 mod lengths;
 mod numbers;
 mod people;
@@ -18,12 +19,12 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 pub use arrivals::{Arrivals, Replay, Trace};
+pub use delivery::DeliveryLimits;
 pub use lengths::Lengths;
 pub use numbers::{Positive, Probability};
 pub use people::{Cancel, CancelAfter, Class, Retry, Tenant};
 pub use prompts::{Endpoint, History, PromptSet, RequestShape, SharedPrefix, Turns, Vocabulary};
 
-use crate::store::manifest::DeliveryLimits;
 use crate::workload::slo::Slo;
 
 /// Requests where neither a number nor a duration is given.

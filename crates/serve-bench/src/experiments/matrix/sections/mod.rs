@@ -14,7 +14,7 @@ use std::fmt;
 use super::{Bench, MatrixError};
 
 /// Name and question of each section.
-pub const NAMES: &[(&str, &str)] = &[
+pub(crate) const NAMES: &[(&str, &str)] = &[
     (
         "batching",
         "what do batches buy, one at a time against static against continuous?",
@@ -65,7 +65,7 @@ pub const NAMES: &[(&str, &str)] = &[
 
 /// A section that is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnknownSection(pub String);
+pub(crate) struct UnknownSection(pub String);
 
 impl fmt::Display for UnknownSection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -86,7 +86,7 @@ impl std::error::Error for UnknownSection {}
 /// # Errors
 ///
 /// [`UnknownSection`], with the names that exist.
-pub fn named(name: &str) -> Result<String, UnknownSection> {
+pub(crate) fn named(name: &str) -> Result<String, UnknownSection> {
     let known = NAMES.iter().any(|(known, _)| *known == name);
     known
         .then(|| name.to_owned())

@@ -4,17 +4,19 @@
 use std::path::Path;
 use std::time::Duration;
 
-use serve_bench::analysis::definitions::Metric;
-use serve_bench::analysis::request::Request;
-use serve_bench::store::record::{Outcome, Record};
-use serve_bench::transport::drive::{Driving, Timer, drive};
-use serve_bench::transport::http::{Dial, HttpClient, Target};
-use serve_bench::workload::Workload;
-use serve_bench::workload::spec::Spec;
+use crate::analysis::definitions::Metric;
+use crate::analysis::request::Request;
+use crate::store::record::{Outcome, Record};
+use crate::transport::drive::{Driving, Timer, drive};
+use crate::transport::http::connection::Dial;
+use crate::transport::http::{HttpClient, Target};
+use crate::workload::Workload;
+use crate::workload::spec::Spec;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::server::{Part, Script, dial, end, event, head, status, text};
+use crate::tests::dial::dial;
+use crate::tests::server::{Part, Script, end, event, head, status, text};
 
 /// Rows of a workload in the order of its requests, in virtual time.
 async fn rows_over(dial: Dial, spec: &str) -> Vec<Record> {

@@ -5,9 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures::FutureExt;
-use serve_bench::transport::http::{Dial, Stream};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpListener;
 
 /// A part of an answer: wait, then send.
@@ -48,19 +46,7 @@ impl Server {
     }
 }
 
-/// A way to a server inside this process. Nothing but the script takes time, so with the runtime's
-/// clock paused every time is exact.
-pub(crate) fn dial(scripts: Vec<Script>) -> Dial {
-    let (scripts, next) = (Arc::new(scripts), Arc::new(AtomicUsize::new(0)));
-    Dial::new(move || {
-        let (client, server) = duplex(1 << 16);
-        let (scripts, next) = (Arc::clone(&scripts), Arc::clone(&next));
-        tokio::spawn(answer(server, scripts, next, Arc::default()));
-        async move { Ok(Box::new(client) as Box<dyn Stream>) }.boxed()
-    })
-}
-
-async fn answer<S: Stream>(
+pub(crate) async fn answer<S: AsyncRead + AsyncWrite + Unpin + Send>(
     mut stream: S,
     scripts: Arc<Vec<Script>>,
     next: Arc<AtomicUsize>,
@@ -100,7 +86,9 @@ async fn answer<S: Stream>(
     }
 }
 
-async fn read_request<S: Stream>(stream: &mut S) -> Option<(String, String)> {
+async fn read_request<S: AsyncRead + AsyncWrite + Unpin + Send>(
+    stream: &mut S,
+) -> Option<(String, String)> {
     let mut bytes = Vec::new();
     loop {
         let mut buffer = [0; 4096];

@@ -4,20 +4,20 @@
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
-use serve_bench::analysis::delivered::Delivered;
-use serve_bench::analysis::{Analysis, Options};
-use serve_bench::experiments::series::{Series, Servers};
-use serve_bench::experiments::servers::Settings;
-use serve_bench::experiments::simulate::{self, ServerModel, Simulation};
-use serve_bench::experiments::sweep::search::{Goal, Judged, Measured, Search, Why};
-use serve_bench::experiments::sweep::simulated::{Pretended, SweepError};
-use serve_bench::experiments::sweep::{Axis, Loads, Results, Sweep, last_passing, paths};
-use serve_bench::workload::Workload;
-use serve_bench::workload::spec::Spec;
+use crate::analysis::delivered::Delivered;
+use crate::analysis::{Analysis, Options};
+use crate::experiments::series::{Series, Servers};
+use crate::experiments::servers::Settings;
+use crate::experiments::simulate::{self, ServerModel, Simulation};
+use crate::experiments::sweep::search::{Goal, Judged, Measured, Search, Why};
+use crate::experiments::sweep::simulated::{Pretended, SweepError};
+use crate::experiments::sweep::{Axis, Loads, Results, Sweep, last_passing, paths};
+use crate::workload::Workload;
+use crate::workload::spec::Spec;
 use serve_core::Span;
 use tokio::sync::watch;
 
-use crate::server::{Server, end, head, text};
+use crate::tests::server::{Server, end, head, text};
 
 fn goal(from_per_s: f64) -> Goal {
     Goal {
@@ -81,7 +81,7 @@ fn the_known_capacity_of_a_simulated_device_is_found_from_below_and_from_above()
 }
 
 fn out(name: &str) -> PathBuf {
-    let out = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let out = super::scratch(name);
     // Left by an earlier run of this test.
     let _ = std::fs::remove_dir_all(&out);
     out

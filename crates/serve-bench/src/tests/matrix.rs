@@ -5,9 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serve_bench::experiments::matrix::{self, Effort, Outcome, Plan};
-use serve_bench::experiments::series::{Series, Servers};
-use serve_bench::experiments::servers::{Program, Settings};
+use crate::experiments::matrix::{self, Effort, Outcome, Plan};
+use crate::experiments::series::{Series, Servers};
+use crate::experiments::servers::{Program, Settings};
 use tokio::sync::watch;
 
 /// The sections whose rows are committed.

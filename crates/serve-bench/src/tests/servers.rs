@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serve_bench::experiments::servers::{Program, Server, ServerError, Settings};
+use crate::experiments::servers::{Program, Server, ServerError, Settings};
 
 fn program(path: &str) -> Program {
     Program {
@@ -13,7 +13,7 @@ fn program(path: &str) -> Program {
 }
 
 fn log(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name)
+    super::scratch(name)
 }
 
 #[tokio::test]

@@ -5,17 +5,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::store::record::{Outcome, Record};
+use crate::transport::drive::{Driving, Timer, drive};
+use crate::transport::http::connection::{Dial, Stream};
+use crate::transport::http::{HttpClient, Target};
+use crate::workload::Workload;
+use crate::workload::spec::Spec;
 use futures::FutureExt;
-use serve_bench::store::record::{Outcome, Record};
-use serve_bench::transport::drive::{Driving, Timer, drive};
-use serve_bench::transport::http::{Dial, HttpClient, Stream, Target};
-use serve_bench::workload::Workload;
-use serve_bench::workload::spec::Spec;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::server::{Script, Server, end, event, head, status, text};
+use crate::tests::server::{Script, Server, end, event, head, status, text};
 
 /// Rows of a workload in the order of its requests.
 async fn rows(address: &str, spec: &str) -> Vec<Record> {

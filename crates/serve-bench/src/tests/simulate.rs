@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use serve_bench::experiments::servers::Settings;
-use serve_bench::experiments::simulate::{ServerModel, SimulateError, simulate};
-use serve_bench::store::manifest::Source;
-use serve_bench::store::record::{Outcome, Record};
-use serve_bench::workload::Workload;
-use serve_bench::workload::spec::Spec;
+use crate::experiments::servers::Settings;
+use crate::experiments::simulate::{ServerModel, SimulateError, simulate};
+use crate::store::manifest::Source;
+use crate::store::record::{Outcome, Record};
+use crate::workload::Workload;
+use crate::workload::spec::Spec;
 use serve_core::Span;
 
 fn rows_of(spec: &str, settings: &[&str]) -> Vec<Record> {

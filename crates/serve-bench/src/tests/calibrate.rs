@@ -3,14 +3,12 @@
 
 use std::path::Path;
 
-use serve_bench::experiments::calibrate::{
-    Fit, Observation, Range, Verdict, observe, settings_file,
-};
-use serve_bench::experiments::servers::Settings;
-use serve_bench::experiments::simulate::{ServerModel, Simulation, run};
-use serve_bench::store::record::Record;
-use serve_bench::workload::Workload;
-use serve_bench::workload::spec::{Spec, Vocabulary};
+use crate::experiments::calibrate::{Fit, Observation, Range, Verdict, observe, settings_file};
+use crate::experiments::servers::Settings;
+use crate::experiments::simulate::{ServerModel, Simulation, run};
+use crate::store::record::Record;
+use crate::workload::Workload;
+use crate::workload::spec::{Spec, Vocabulary};
 use serve_core::Span;
 
 const TRUTH: &str = "max_batch = 8\nmock_decode_us = [\"1=9000\", \"2=9400\", \"4=10000\", \"8=13000\"]\n\
