@@ -4,10 +4,8 @@
 use std::array;
 use std::ops::Range;
 
-use crate::batch::Batch;
-use crate::kernels::{Instructions, Kernel, LANES, Lanes, Team, Tile, math};
-use crate::kv::{KvPool, KvShape};
-use crate::rope::RopeTable;
+use super::kernels::{Instructions, Kernel, LANES, Lanes, Team, Tile, math};
+use crate::decode::{Batch, KvPool, KvShape, RopeTable};
 use crate::weights::HeadNorms;
 
 /// Queries that share each pass over the keys of a head.
@@ -310,8 +308,8 @@ fn accumulate<L: Lanes>(lanes: L, weights: &[f32], values: &[f32], out: &mut [f3
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::batch::Logits;
-    use crate::rope::{Rope, RopeScaling};
+    use crate::config::{Rope, RopeScaling};
+    use crate::decode::Logits;
     use serve_core::rng::Rng;
 
     const HEADS: usize = 6;

@@ -2,30 +2,23 @@
 //!
 //! Nothing is allocated in a step that is no larger than one before it.
 
-mod attention;
-
 use std::fmt;
 use std::num::NonZeroUsize;
 
 use serve_core::{Logprobs, TokenId};
 
-use crate::batch::Batch;
+use super::attention::{Attention, Prepare, Units};
+use super::kernels::{Instructions, Kernel, Lanes, Layout, Matrix, Packed, ReadSpeed, Team};
+use super::memory::CpuMemory;
 use crate::config::ModelConfig;
-use crate::device::{DecoderDevice, DeviceError};
-use crate::draws::Draws;
-use crate::kernels::{
-    Elements, Instructions, Kernel, Lanes, Layout, Matrix, Packed, Precision, Quantization,
-    ReadSpeed, Team,
+use crate::decode::{
+    Batch, DecoderDevice, DeviceError, Draws, KvPool, KvShape, RopeTable, Sampler,
 };
-use crate::kv::{KvPool, KvShape};
-use crate::rope::RopeTable;
-use crate::sampler::Sampler;
-use crate::weights::{DecoderWeights, LayerWeights, Place, Role, Rows, TensorSource, WeightsError};
-
-use attention::{Attention, Prepare};
+use crate::numbers::{Precision, Quantization};
+use crate::weights::{DecoderWeights, LayerWeights, TensorSource, WeightsError};
 
 /// A decoder on the processor's cores.
-pub struct HostDevice {
+pub struct CpuDevice {
     weights: DecoderWeights<Matrix, Vec<f32>>,
     shape: Shape,
     pool: KvPool,
@@ -37,9 +30,9 @@ pub struct HostDevice {
     sampler: Sampler,
 }
 
-/// How a [`HostDevice`] works.
+/// How a [`CpuDevice`] works.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct HostOptions {
+pub struct CpuOptions {
     /// Makes matrices smaller; without it they stay as they are stored.
     pub quantization: Option<Quantization>,
     /// Instructions that the kernels use: the fastest, unless they are being compared.
@@ -77,12 +70,12 @@ struct Buffers {
     logits: Vec<f32>,
     /// Of the logits.
     wanted: usize,
-    units: attention::Units,
+    units: Units,
 }
 
-impl fmt::Debug for HostDevice {
+impl fmt::Debug for CpuDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HostDevice")
+        f.debug_struct("CpuDevice")
             .field("shape", &self.shape)
             .field("kv", self.pool.shape())
             .field("instructions", &self.instructions)
@@ -91,7 +84,7 @@ impl fmt::Debug for HostDevice {
     }
 }
 
-impl HostDevice {
+impl CpuDevice {
     /// Reads all weights and makes the cache: `kv` blocks for positions up to `context_max`. The
     /// factors of matrix products are rounded to `precision`, which goes with the
     /// [quantisation](Precision::with); sums, what lies between the products and the cache have 32 bits
@@ -106,17 +99,17 @@ impl HostDevice {
         kv: KvShape,
         context_max: u32,
         precision: Precision,
-        options: HostOptions,
+        options: CpuOptions,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Self, WeightsError> {
-        let HostOptions {
+        let CpuOptions {
             quantization,
             instructions,
             threads,
         } = options;
         let threads = threads.map_or_else(rayon::current_num_threads, NonZeroUsize::get);
         let team = Team::new(threads);
-        let mut memory = HostMemory {
+        let mut memory = CpuMemory {
             quantization,
             precision,
             read: None,
@@ -152,7 +145,7 @@ impl HostDevice {
     }
 }
 
-impl DecoderDevice for HostDevice {
+impl DecoderDevice for CpuDevice {
     fn embed(&mut self, batch: &Batch) -> Result<(), DeviceError> {
         let (rows, shape) = (batch.tokens().len(), &self.shape);
         let buffers = &mut self.buffers;
@@ -390,40 +383,6 @@ impl Kernel for PackGated<'_> {
             let run = Matrix::GATED_RUN;
             self.packed.set_every_other(input, row, run);
         }
-    }
-}
-
-/// Lays weights out as they are read, rounded or as they are stored.
-struct HostMemory {
-    quantization: Option<Quantization>,
-    precision: Precision,
-    /// What was read last, for what is read next.
-    read: Option<Elements>,
-}
-
-impl Place for HostMemory {
-    type Matrix = Matrix;
-    type Vector = Vec<f32>;
-
-    fn matrix(&mut self, role: Role, rows: &mut Rows<'_>) -> Result<Matrix, WeightsError> {
-        /// Elements that are read before they are laid out: enough work for all cores.
-        const SLAB: usize = 2 << 20;
-        let kept = role.kept(self.quantization, self.precision);
-        let (count, columns) = (rows.count(), rows.columns());
-        let slab = (SLAB / columns).max(1).next_multiple_of(Matrix::GROUP_ROWS);
-        let mut read = rows.read(0..count.min(slab), self.read.take())?;
-        let mut matrix = Matrix::with_room(count, columns, kept, &read);
-        matrix.push(&read);
-        for first in (slab..count).step_by(slab) {
-            read = rows.read(first..count.min(first + slab), Some(read))?;
-            matrix.push(&read);
-        }
-        self.read = Some(read);
-        Ok(matrix)
-    }
-
-    fn vector(&mut self, elements: Vec<f32>) -> Vec<f32> {
-        elements
     }
 }
 

@@ -8,11 +8,11 @@ use serve_core::{
     StepPlan, TokenId,
 };
 
-use crate::batch::{Batch, Logits};
-use crate::decoder::Decoder;
-use crate::device::DeviceError;
-use crate::draws::Draws;
-use crate::penalties::History;
+use super::batch::{Batch, Logits};
+use super::decoder::Decoder;
+use super::device::DeviceError;
+use super::draws::Draws;
+use super::penalties::History;
 
 /// A decoder with its cache, driven by plans.
 ///

@@ -4,10 +4,10 @@ use std::fmt;
 
 use serve_core::{Logprobs, TokenId};
 
-use crate::batch::Batch;
+use super::batch::Batch;
+use super::device::{DecoderDevice, DeviceError};
+use super::draws::Draws;
 use crate::config::ModelConfig;
-use crate::device::{DecoderDevice, DeviceError};
-use crate::draws::Draws;
 
 /// A model on a device.
 pub struct Decoder {

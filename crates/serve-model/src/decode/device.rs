@@ -7,8 +7,8 @@
 use serve_core::{Logprobs, TokenId};
 use thiserror::Error;
 
-use crate::batch::Batch;
-use crate::draws::Draws;
+use super::batch::Batch;
+use super::draws::Draws;
 
 /// The device failed at something that cannot fail for reasons of the request.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use serve_core::Sampling;
 
-use crate::penalties::{History, Seen};
+use super::penalties::{History, Seen};
 
 /// How to choose the token after one of the wanted rows.
 #[derive(Clone, Debug, PartialEq)]

@@ -2,7 +2,7 @@
 //!
 //! Who owns a block, and when it is free, is the scheduler's business. Nothing is ever moved.
 
-use crate::batch::Batch;
+use super::batch::Batch;
 
 /// Sizes of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

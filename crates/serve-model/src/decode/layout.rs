@@ -6,7 +6,7 @@
 
 use serve_core::Limits;
 
-use crate::batch::Batch;
+use super::batch::Batch;
 
 /// What a step is padded to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -258,7 +258,7 @@ impl Layout {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::batch::Logits;
+    use crate::decode::Logits;
     use proptest::prelude::*;
 
     const LIMITS: Limits = Limits {

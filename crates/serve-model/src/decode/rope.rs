@@ -8,66 +8,9 @@ use std::f64::consts::PI;
 
 use rayon::prelude::*;
 
-/// A rotary embedding.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Rope {
-    /// The base of the wavelengths.
-    pub theta: f64,
-    /// How the wavelengths are stretched for a longer context.
-    pub scaling: RopeScaling,
-}
-
-/// How wavelengths are stretched.
-#[derive(Clone, Debug, PartialEq)]
-pub enum RopeScaling {
-    /// Not at all.
-    None,
-    /// Low frequencies are divided by `factor`, high ones kept, those between blended.
-    Llama3 {
-        /// Stretch of the low frequencies.
-        factor: f64,
-        /// `original_positions / low_freq_factor` is the wavelength above which all is stretched.
-        low_freq_factor: f64,
-        /// `original_positions / high_freq_factor` is the wavelength below which nothing is.
-        high_freq_factor: f64,
-        /// Context of the pretraining.
-        original_positions: usize,
-    },
-    /// A ramp over the dimensions, and a temperature on the attention.
-    Yarn {
-        /// Stretch of the low frequencies.
-        factor: f64,
-        /// Multiplies cos and sin; derived from `factor` where absent.
-        attention_factor: Option<f64>,
-        /// With `mscale_all_dim`, another way to derive the attention factor.
-        mscale: Option<f64>,
-        /// See `mscale`.
-        mscale_all_dim: Option<f64>,
-        /// Rotations over the original context above which nothing is stretched.
-        beta_fast: f64,
-        /// Rotations below which all is stretched.
-        beta_slow: f64,
-        /// Whether the ramp's ends are rounded outwards to whole dimensions.
-        truncate: bool,
-        /// Context of the pretraining.
-        original_positions: usize,
-    },
-}
+use crate::config::{Rope, RopeScaling};
 
 impl Rope {
-    /// Positions that a model with `positions` in its configuration can use. YaRN models commonly
-    /// state the context of their pretraining there.
-    pub(crate) fn context_max(&self, positions: u32) -> u32 {
-        match self.scaling {
-            RopeScaling::Yarn {
-                factor,
-                original_positions,
-                ..
-            } => positions.max((original_positions as f64 * factor) as u32),
-            _ => positions,
-        }
-    }
-
     /// The angle of each pair of dimensions per position, and the factor on cos and sin.
     fn frequencies(&self, head_dim: usize) -> (Vec<f32>, f32) {
         let theta = self.theta as f32;

@@ -8,9 +8,9 @@
 use serve_core::rng::{mix2, unit_f64};
 use serve_core::{Logprobs, Sampling, TokenId};
 
-use crate::draws::Draws;
-use crate::logprobs::logprobs;
-use crate::penalties::{Seen, penalise};
+use super::draws::Draws;
+use super::logprobs::logprobs;
+use super::penalties::{Seen, penalise};
 
 /// Buffers of a sampler; nothing is remembered from one draw to the next.
 #[derive(Clone, Debug, Default)]
@@ -179,7 +179,7 @@ fn argmax(logits: &[f32]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::penalties::History;
+    use crate::decode::History;
     use proptest::prelude::*;
     use std::num::NonZeroU32;
 

@@ -4,26 +4,21 @@
 //! every operation makes a new tensor. Faster devices are compared with it, and it shares their
 //! padded layout.
 
-mod operations;
-
 use std::fmt;
 
 use burn::tensor::{Device, IndexingUpdateOp, Tensor, TensorData};
 use serve_core::{Limits, Logprobs, TokenId};
 
-use crate::batch::Batch;
 use crate::config::ModelConfig;
-use crate::device::{DecoderDevice, DeviceError};
-use crate::draws::Draws;
-use crate::layout::{Buckets, Layout};
-use crate::rope::RopeTable;
-use crate::sampler::Sampler;
+use crate::decode::{
+    Batch, Buckets, DecoderDevice, DeviceError, Draws, Layout, RopeTable, Sampler,
+};
 use crate::weights::{DecoderWeights, Place, Role, Rows, TensorSource, WeightsError};
 
-use operations::{attend, gate, indices, linear, norm_heads, rms_norm, rotate};
+use super::operations::{attend, gate, indices, linear, norm_heads, rms_norm, rotate};
 
 /// A decoder of Burn's tensors, in f32.
-pub struct TensorDevice {
+pub(crate) struct FlexDevice {
     config: ModelConfig,
     device: Device,
     weights: DecoderWeights<Tensor<2>, Tensor<1>>,
@@ -50,22 +45,22 @@ struct Cache {
     values: Tensor<3>,
 }
 
-impl fmt::Debug for TensorDevice {
+impl fmt::Debug for FlexDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TensorDevice")
+        f.debug_struct("FlexDevice")
             .field("device", &self.device)
             .finish_non_exhaustive()
     }
 }
 
-impl TensorDevice {
+impl FlexDevice {
     /// Reads all weights onto `device` and makes the cache of `limits.blocks` blocks. `progress` is
     /// told the bytes read so far.
     ///
     /// # Errors
     ///
     /// [`WeightsError`], naming the tensor.
-    pub fn load(
+    pub(crate) fn load(
         config: &ModelConfig,
         source: &dyn TensorSource,
         limits: &Limits,
@@ -119,7 +114,7 @@ impl TensorDevice {
     }
 }
 
-impl DecoderDevice for TensorDevice {
+impl DecoderDevice for FlexDevice {
     fn embed(&mut self, batch: &Batch) -> Result<(), DeviceError> {
         self.layout.fill(batch, &self.buckets, self.block_size, 1);
         let tokens = self.words(self.layout.tokens_at, self.layout.rows());

@@ -1,34 +1,27 @@
-//! The decoder on a GPU: which devices there are, and [`GpuDevice`], which runs on one.
-//!
-//! Kernels are written in CubeCL's subset of Rust and compiled on the machine that runs them, for CUDA
-//! by NVRTC and for others through WebGPU. Matrix products are Burn's.
-
-#[cfg(feature = "cuda")]
-mod cuda;
-mod device;
-mod draws;
-mod float;
-mod graph;
-mod kernels;
-mod launches;
-mod memory;
+//! The GPUs of this machine, and what they can do.
 
 use burn_cubecl::CubeDevice;
 use cubecl::ir::features::TypeUsage;
 
-#[cfg(feature = "webgpu")]
-use crate::devices::DeviceMissing;
-
-pub(crate) use device::{GpuDevice, GpuParts};
-pub(crate) use float::Float;
+#[cfg(feature = "cuda")]
+use super::cuda;
+use super::float::Float;
+#[cfg(any(feature = "cuda", feature = "webgpu"))]
+use crate::decode::DeviceMissing;
 
 /// A GPU of this machine.
 #[derive(Clone, Debug)]
 pub(crate) struct Gpu {
-    device: CubeDevice,
+    pub(super) device: CubeDevice,
 }
 
 impl Gpu {
+    /// The first NVIDIA GPU, if all that its kernels are compiled with is there too.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn cuda() -> Result<Self, DeviceMissing> {
+        cuda::find().map(|device| Self { device })
+    }
+
     /// The first device that WebGPU finds.
     #[cfg(feature = "webgpu")]
     pub(crate) fn webgpu() -> Result<Self, DeviceMissing> {
@@ -44,7 +37,7 @@ impl Gpu {
     pub(crate) fn free_bytes(&self) -> Option<u64> {
         match &self.device {
             #[cfg(feature = "cuda")]
-            CubeDevice::Cuda(cuda) => Self::cuda_free_bytes(cuda.index),
+            CubeDevice::Cuda(device) => cuda::free_bytes(device.index),
             _ => None,
         }
     }

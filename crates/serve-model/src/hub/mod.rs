@@ -13,21 +13,11 @@ use std::path::{Path, PathBuf};
 use hf_hub::{Cache, Repo, RepoType};
 use serde::Deserialize;
 
+pub use download::Progress;
 pub use error::HubError;
 pub use options::HubOptions;
 
 use download::Remote;
-
-/// How far the download of one file is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress<'a> {
-    /// The file.
-    pub file: &'a str,
-    /// Bytes that are there, those of an earlier attempt included.
-    pub bytes_done: u64,
-    /// Bytes of the whole file.
-    pub bytes_total: u64,
-}
 
 const REQUIRED: [&str; 2] = ["config.json", "tokenizer.json"];
 const OPTIONAL: [&str; 4] = [

@@ -1,111 +1,21 @@
-//! Which devices a decoder can run on, and which of them are here.
+//! Which of the devices that a decoder can run on are here.
 //!
 //! Nothing is run to find out: a device that is probed and fails takes the process with it.
 
-use std::fmt;
-use std::str::FromStr;
-
-use serde::Serialize;
-use thiserror::Error;
-
-/// Where a decoder runs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum DeviceKind {
-    /// An NVIDIA GPU where the build knows how and one is ready, else the CPU.
-    #[default]
-    Auto,
-    /// The processor's cores, with this crate's kernels.
-    Cpu,
-    /// An NVIDIA GPU.
-    Cuda,
-    /// Any GPU, or a software one, through WebGPU: for testing the GPU's kernels.
-    WebGpu,
-    /// The processor's cores, with Burn's own operations: slow, for comparison.
-    Flex,
-}
-
-impl DeviceKind {
-    /// Every kind, in the order in which they are worth trying.
-    pub const ALL: [Self; 5] = [Self::Auto, Self::Cpu, Self::Cuda, Self::WebGpu, Self::Flex];
-
-    /// The name by which it is asked for.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Cpu => "cpu",
-            Self::Cuda => "cuda",
-            Self::WebGpu => "webgpu",
-            Self::Flex => "flex",
-        }
-    }
-}
-
-impl fmt::Display for DeviceKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// There is no such kind of device.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[error("there is no device {name:?}; there are auto, cpu, cuda, webgpu and flex")]
-pub struct UnknownDevice {
-    name: String,
-}
-
-impl FromStr for DeviceKind {
-    type Err = UnknownDevice;
-
-    fn from_str(name: &str) -> Result<Self, UnknownDevice> {
-        let kind = Self::ALL.into_iter().find(|kind| kind.name() == name);
-        kind.ok_or_else(|| UnknownDevice {
-            name: name.to_owned(),
-        })
-    }
-}
-
-/// A device that was asked for and cannot be had.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
-pub enum DeviceMissing {
-    /// The build does not know how.
-    #[error(
-        "this build cannot use {kind}; build it with `cargo build --release --workspace --features \
-         serve-http/{kind}`, or use --device cpu"
-    )]
-    NotBuilt {
-        /// What was asked for.
-        kind: DeviceKind,
-    },
-    /// No such device is on this machine.
-    #[error(
-        "no {what} was found; use --device cpu, which needs none, or --device auto, which takes what \
-         there is"
-    )]
-    NotHere {
-        /// What was looked for.
-        what: &'static str,
-    },
-    /// There is one, and something that it needs is not there.
-    #[error("a GPU is there, and {what} is not; {remedy}, or use --device cpu")]
-    NotReady {
-        /// What is missing.
-        what: &'static str,
-        /// How it comes to be there.
-        remedy: &'static str,
-    },
-}
+use crate::decode::{DeviceKind, DeviceMissing};
+#[cfg(feature = "gpu")]
+use crate::gpu::Gpu;
 
 /// A device that can be used.
 #[derive(Clone, Debug)]
 pub(crate) enum Found {
     /// The processor's cores. Where a GPU was passed over for something that it lacks, what.
-    Host(Option<DeviceMissing>),
+    Cpu(Option<DeviceMissing>),
     /// Burn's own operations.
     Flex,
     /// A GPU.
     #[cfg(feature = "gpu")]
-    Gpu(crate::gpu::Gpu),
+    Gpu(Gpu),
 }
 
 /// Finds the device that is asked for.
@@ -115,21 +25,21 @@ pub(crate) enum Found {
 /// [`DeviceMissing`], never for [`DeviceKind::Auto`] and [`DeviceKind::Cpu`].
 pub(crate) fn find(kind: DeviceKind) -> Result<Found, DeviceMissing> {
     match kind {
-        DeviceKind::Cpu => Ok(Found::Host(None)),
+        DeviceKind::Cpu => Ok(Found::Cpu(None)),
         DeviceKind::Flex => Ok(Found::Flex),
         DeviceKind::Cuda => cuda(),
         DeviceKind::WebGpu => webgpu(),
         DeviceKind::Auto => match cuda() {
             Ok(found) => Ok(found),
-            Err(missing @ DeviceMissing::NotReady { .. }) => Ok(Found::Host(Some(missing))),
-            Err(_) => Ok(Found::Host(None)),
+            Err(missing @ DeviceMissing::NotReady { .. }) => Ok(Found::Cpu(Some(missing))),
+            Err(_) => Ok(Found::Cpu(None)),
         },
     }
 }
 
 #[cfg(feature = "cuda")]
 fn cuda() -> Result<Found, DeviceMissing> {
-    crate::gpu::Gpu::cuda().map(Found::Gpu)
+    Gpu::cuda().map(Found::Gpu)
 }
 
 #[cfg(not(feature = "cuda"))]
@@ -141,7 +51,7 @@ fn cuda() -> Result<Found, DeviceMissing> {
 
 #[cfg(feature = "webgpu")]
 fn webgpu() -> Result<Found, DeviceMissing> {
-    crate::gpu::Gpu::webgpu().map(Found::Gpu)
+    Gpu::webgpu().map(Found::Gpu)
 }
 
 #[cfg(not(feature = "webgpu"))]
@@ -156,19 +66,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_is_asked_for_by_name() {
-        for kind in DeviceKind::ALL {
-            assert_eq!(kind.name().parse(), Ok(kind));
-        }
-        let message = "gpu".parse::<DeviceKind>().unwrap_err().to_string();
-        let expected = "there is no device \"gpu\"; there are auto, cpu, cuda, webgpu and flex";
-        assert_eq!(message, expected);
-    }
-
-    #[test]
     fn auto_finds_a_device_on_every_machine() {
         assert!(find(DeviceKind::Auto).is_ok());
-        assert!(matches!(find(DeviceKind::Cpu), Ok(Found::Host(None))));
+        assert!(matches!(find(DeviceKind::Cpu), Ok(Found::Cpu(None))));
     }
 
     #[test]

@@ -2,16 +2,17 @@
 
 use serve_core::Limits;
 
+use super::devices::Found;
+use super::error::LoadError;
+use super::memory;
+use super::options::{LoadOptions, Progress};
 use super::sizes::{Room, Sizes};
-use super::{LoadError, LoadOptions, Progress};
 use crate::config::ModelConfig;
-use crate::device::DecoderDevice;
-use crate::devices::{DeviceMissing, Found};
-use crate::host::HostDevice;
-use crate::kernels::Precision;
-use crate::memory;
-use crate::tensor::TensorDevice;
-use crate::weights::{TensorSource, memory_bytes, stored_bytes};
+use crate::cpu::{self, CpuDevice};
+use crate::decode::{DecoderDevice, DeviceMissing};
+use crate::flex::FlexDevice;
+use crate::numbers::Precision;
+use crate::weights::{TensorSource, parameters, stored_bytes};
 
 /// A decoder's weights and cache on a device.
 pub(super) struct Placed {
@@ -24,48 +25,48 @@ pub(super) struct Placed {
 }
 
 /// What is to be placed.
-pub(super) struct Decoder<'a> {
+pub(super) struct Placement<'a> {
     pub(super) config: &'a ModelConfig,
     pub(super) weights: &'a dyn TensorSource,
     pub(super) options: &'a LoadOptions,
 }
 
-impl Decoder<'_> {
+impl Placement<'_> {
     pub(super) fn place(
         &self,
         found: &Found,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Placed, LoadError> {
         match found {
-            Found::Host(passed_over) => self.on_host(passed_over.as_ref(), progress),
+            Found::Cpu(passed_over) => self.on_cpu(passed_over.as_ref(), progress),
             Found::Flex => self.on_flex(progress),
             #[cfg(feature = "gpu")]
             Found::Gpu(gpu) => self.on_gpu(gpu, progress),
         }
     }
 
-    fn on_host(
+    fn on_cpu(
         &self,
         passed_over: Option<&DeviceMissing>,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Placed, LoadError> {
-        let quantization = self.options.host.quantization;
+        let quantization = self.options.cpu.quantization;
         let precision = self.options.precision;
         let precision = precision.unwrap_or(Precision::of_cpu(quantization));
         let stored = stored_bytes(self.weights, self.config)?;
         let sizes = self.sizes(&Room {
             free: memory::available_bytes(),
-            weights_bytes: memory_bytes(self.weights, self.config, quantization, precision)?,
+            weights_bytes: cpu::weights_bytes(self.weights, self.config, quantization, precision)?,
             kv_element_bytes: size_of::<f32>(),
             kv_percent_max: 50,
         })?;
-        let device = HostDevice::load(
+        let device = CpuDevice::load(
             self.config,
             self.weights,
             sizes.kv,
             sizes.limits.context_max,
             precision,
-            self.options.host,
+            self.options.cpu,
             &mut |bytes| progress(read(bytes, stored)),
         )?;
         progress(cache(&sizes));
@@ -79,11 +80,11 @@ impl Decoder<'_> {
         let stored = stored_bytes(self.weights, self.config)?;
         let sizes = self.sizes(&Room {
             free: memory::available_bytes(),
-            weights_bytes: self.config.parameters() * size_of::<f32>() as u64,
+            weights_bytes: parameters(self.config) * size_of::<f32>() as u64,
             kv_element_bytes: size_of::<f32>(),
             kv_percent_max: 50,
         })?;
-        let device = TensorDevice::load(
+        let device = FlexDevice::load(
             self.config,
             self.weights,
             &sizes.limits,
@@ -112,7 +113,7 @@ impl Decoder<'_> {
         let stored = stored_bytes(self.weights, self.config)?;
         let sizes = self.sizes(&Room {
             free: gpu.free_bytes(),
-            weights_bytes: self.config.parameters() * float.bytes() as u64,
+            weights_bytes: parameters(self.config) * float.bytes() as u64,
             kv_element_bytes: float.bytes(),
             // What is left is for the buffers of a step and for tuning.
             kv_percent_max: 85,

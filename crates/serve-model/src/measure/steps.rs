@@ -8,11 +8,9 @@ use serve_core::{
     Time, TokenId,
 };
 
-use crate::backend::DecoderBackend;
 use crate::config::ModelConfig;
+use crate::decode::DecoderBackend;
 use crate::load::ModelInfo;
-
-pub use crate::kernels::ReadSpeed;
 
 /// A backend that runs requests with random prompts, and says how long each step took.
 #[derive(Debug)]

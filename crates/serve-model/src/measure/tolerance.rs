@@ -3,8 +3,8 @@
 
 use thiserror::Error;
 
-use crate::kernels::Quantization;
 use crate::load::ModelInfo;
+use crate::numbers::Quantization;
 
 /// How far logits may be from a reference's, which computes in f32.
 #[derive(Clone, Copy, Debug, PartialEq)]

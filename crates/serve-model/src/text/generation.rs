@@ -9,8 +9,8 @@ use serde_json::{Map, Value};
 use serve_core::{InvalidSampling, Sampling, TokenId};
 use thiserror::Error;
 
-use crate::tokenizer::Tokenizer;
-use crate::tokenizer_config::{ModelFileError, TokenizerConfig, object, read_optional};
+use super::tokenizer::Tokenizer;
+use super::tokenizer_config::{ModelFileError, TokenizerConfig, object, read_optional};
 
 /// A model's own defaults for generation.
 #[derive(Clone, Debug, Default, PartialEq)]

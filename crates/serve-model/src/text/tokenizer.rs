@@ -1,7 +1,7 @@
 //! Text to tokens and back, as a model's own `tokenizer.json` says.
 //!
-//! Decoding one token at a time is [`Detokenizer`]'s; which tokens end a text is
-//! [`GenerationConfig`](crate::generation::GenerationConfig)'s.
+//! Decoding one token at a time is [`Detokenizer`](super::Detokenizer)'s; which tokens end a text is
+//! [`GenerationConfig`](super::GenerationConfig)'s.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use serve_core::TokenId;
 use thiserror::Error;
 
-use crate::detokenizer::{Detokenizer, Stages};
+use super::stages::Stages;
 
 /// A model's tokenizer. Cheap to clone; the clones share one vocabulary.
 ///
@@ -164,12 +164,12 @@ impl Tokenizer {
     pub fn decode(&self, tokens: &[TokenId], skip_special: bool) -> Result<String, TokenizerError> {
         if self.placeholders_end > 0 {
             // The library leaves out what it does not know.
-            let mut detokenizer = Detokenizer::new(self, skip_special);
+            let mut stages = self.stages().clone();
             let mut text = String::new();
-            for &token in tokens {
-                text.extend(detokenizer.push(token));
+            for token in tokens.iter().filter_map(|&id| self.shown(id, skip_special)) {
+                text.extend(stages.push(token));
             }
-            text.extend(detokenizer.finish());
+            text.extend(stages.finish());
             return Ok(text);
         }
         let ids: Vec<u32> = tokens.iter().map(|token| token.get()).collect();
@@ -215,7 +215,15 @@ impl Tokenizer {
             .is_some_and(|token| added.is_special_token(&token))
     }
 
-    pub(crate) fn stages(&self) -> &Stages {
+    /// A token as the vocabulary spells it, unless it is markup that is left out.
+    pub(super) fn shown(&self, id: TokenId, skip_special: bool) -> Option<String> {
+        match skip_special && self.is_special(id) {
+            true => None,
+            false => self.token(id),
+        }
+    }
+
+    pub(super) fn stages(&self) -> &Stages {
         &self.shared.stages
     }
 }

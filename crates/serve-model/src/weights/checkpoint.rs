@@ -1,18 +1,10 @@
-//! The tensors of a checkpoint: safetensors files, one or several, or bytes inside the binary; and
-//! [`RandomWeights`], for want of one.
+//! The tensors of a checkpoint: safetensors files, one or several, or bytes inside the binary.
 //!
 //! Opening reads headers only. Tensors are then read by all cores, as they are stored or widened to `f32`,
 //! some rows at a time if their device wants them so. A file that shrinks meanwhile is a read error, where
 //! a memory map would be a bus error.
 
-mod error;
-mod header;
-mod random;
-mod rows;
-mod tree;
-
-use std::collections::BTreeMap;
-use std::fmt;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -20,64 +12,11 @@ use std::path::{Path, PathBuf};
 use rayon::prelude::*;
 use safetensors::Dtype;
 
+use super::error::WeightsError;
+use super::header::{self, Entry};
+use super::listing::list;
+use super::source::{StoredType, TensorSource};
 use crate::config::ModelConfig;
-use crate::kernels::{Kept, Precision, Quantization};
-
-pub use error::WeightsError;
-use header::Entry;
-pub use random::RandomWeights;
-pub use rows::Rows;
-pub use tree::{DecoderWeights, HeadNorms, LayerWeights, Place, Projection, Role};
-
-/// Where a decoder's tensors come from: a checkpoint, or anything else that can fill a buffer.
-pub trait TensorSource: fmt::Debug + Sync {
-    /// Writes elements of the named tensor, row by row, from number `first` on, over `out`.
-    ///
-    /// # Errors
-    ///
-    /// [`WeightsError`] when the tensor is not there, has no such elements, or cannot be read.
-    fn fill(&self, tensor: &str, first: usize, out: &mut [f32]) -> Result<(), WeightsError>;
-
-    /// Writes the bits of elements of the named tensor, which is stored in 16 bits, from number `first`
-    /// on, over `out`.
-    ///
-    /// # Errors
-    ///
-    /// [`WeightsError`] as for [`TensorSource::fill`], and when the tensor is stored otherwise.
-    fn fill_bits(&self, tensor: &str, first: usize, out: &mut [u16]) -> Result<(), WeightsError>;
-
-    /// How the elements of one tensor are stored, of which there are so many.
-    ///
-    /// # Errors
-    ///
-    /// [`WeightsError`] when the tensor is not there, has more or fewer elements or a type that cannot be
-    /// read.
-    fn stored(&self, tensor: &str, elements: usize) -> Result<StoredType, WeightsError>;
-
-    /// How the elements of all tensors are stored: `bf16`, `f16`, `f32`, or `mixed`.
-    fn stored_dtype(&self) -> &'static str;
-}
-
-/// A type in which a tensor is stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StoredType {
-    /// 32 bits.
-    F32,
-    /// Half precision.
-    F16,
-    /// bfloat16.
-    Bf16,
-}
-
-impl StoredType {
-    /// Bytes of an element.
-    pub fn bytes(self) -> usize {
-        match self {
-            Self::F32 => size_of::<f32>(),
-            Self::F16 | Self::Bf16 => size_of::<u16>(),
-        }
-    }
-}
 
 /// The tensors of safetensors files.
 #[derive(Debug)]
@@ -154,27 +93,17 @@ impl Checkpoint {
     ///
     /// [`WeightsError`], naming file and tensor.
     pub fn check(&self, config: &ModelConfig) -> Result<(), WeightsError> {
-        let expected = expected_tensors(config);
-        for (name, shape) in &expected {
-            let entry = self.entry(name)?;
-            if entry.shape != *shape {
-                return Err(WeightsError::Shape {
-                    file: self.file_of(entry),
-                    tensor: name.clone(),
-                    expected: shape.clone(),
-                    found: entry.shape.clone(),
-                });
+        let expected = list(config);
+        for tensor in &expected {
+            let entry = self.entry(&tensor.name)?;
+            if entry.shape != tensor.shape {
+                return Err(self.shape_error(&tensor.name, entry, tensor.shape.clone()));
             }
             if dtype_name(entry.dtype).is_none() {
-                return Err(WeightsError::Dtype {
-                    file: self.file_of(entry),
-                    tensor: name.clone(),
-                    found: format!("{:?}", entry.dtype),
-                });
+                return Err(self.dtype_error(&tensor.name, entry));
             }
         }
-        let known: std::collections::BTreeSet<&str> =
-            expected.iter().map(|(name, _)| name.as_str()).collect();
+        let known: BTreeSet<&str> = expected.iter().map(|tensor| tensor.name.as_str()).collect();
         // Old checkpoints store the rotary frequencies, and some a copy of a tied projection.
         let harmless = |name: &str| {
             name.ends_with("rotary_emb.inv_freq")
@@ -267,7 +196,7 @@ impl Checkpoint {
         let convert = convert(entry.dtype).ok_or_else(|| self.dtype_error(tensor, entry))?;
         let begin = (first * size) as u64;
         if entry.bytes < begin + (out.len() * size) as u64 {
-            return Err(self.shape_error(tensor, entry, first + out.len()));
+            return Err(self.shape_error(tensor, entry, vec![first + out.len()]));
         }
         let begin = entry.start + begin;
         match &file.data {
@@ -295,11 +224,11 @@ impl Checkpoint {
         }
     }
 
-    fn shape_error(&self, tensor: &str, entry: &Entry, expected: usize) -> WeightsError {
+    fn shape_error(&self, tensor: &str, entry: &Entry, expected: Vec<usize>) -> WeightsError {
         WeightsError::Shape {
             file: self.file_of(entry),
             tensor: tensor.to_owned(),
-            expected: vec![expected],
+            expected,
             found: entry.shape.clone(),
         }
     }
@@ -339,7 +268,7 @@ impl TensorSource for Checkpoint {
         };
         match entry.bytes == (elements * stored.bytes()) as u64 {
             true => Ok(stored),
-            false => Err(self.shape_error(tensor, entry, elements)),
+            false => Err(self.shape_error(tensor, entry, vec![elements])),
         }
     }
 
@@ -352,94 +281,6 @@ impl TensorSource for Checkpoint {
             "mixed"
         }
     }
-}
-
-/// Memory that the tensors of a model of this shape take on the CPU: matrices as they are
-/// [kept](Role::kept), vectors in f32.
-pub(crate) fn memory_bytes(
-    source: &dyn TensorSource,
-    config: &ModelConfig,
-    quantization: Option<Quantization>,
-    precision: Precision,
-) -> Result<u64, WeightsError> {
-    let mut bytes = 0;
-    for (name, shape) in expected_tensors(config) {
-        let role = match name.as_str() {
-            "model.embed_tokens.weight" => Role::of_embedding(config),
-            "lm_head.weight" => Role::Head,
-            _ => Role::Projection,
-        };
-        let stored = source.stored(&name, shape.iter().product())?;
-        let halved = matches!(stored, StoredType::F16 | StoredType::Bf16);
-        bytes += match (shape.as_slice(), role.kept(quantization, precision)) {
-            (&[rows, columns], Kept::Quantized(to)) => to.bytes(rows, columns),
-            (&[rows, columns], kept) if halved || kept == Kept::Rounded => {
-                (rows * columns * size_of::<u16>()) as u64
-            }
-            (shape, _) => (shape.iter().product::<usize>() * size_of::<f32>()) as u64,
-        };
-    }
-    Ok(bytes)
-}
-
-/// What is read of the tensors of a model of this shape, as they are stored.
-pub(crate) fn stored_bytes(
-    source: &dyn TensorSource,
-    config: &ModelConfig,
-) -> Result<u64, WeightsError> {
-    let mut bytes = 0;
-    for (name, shape) in expected_tensors(config) {
-        let elements = shape.iter().product();
-        bytes += (elements * source.stored(&name, elements)?.bytes()) as u64;
-    }
-    Ok(bytes)
-}
-
-/// Name and shape of every tensor of a model, in the order in which a decoder uses them.
-pub(crate) fn expected_tensors(config: &ModelConfig) -> Vec<(String, Vec<usize>)> {
-    let (hidden, middle) = (config.hidden_size, config.intermediate_size);
-    let (query, kv) = (config.query_size(), config.kv_size());
-    let mut all = vec![(
-        "model.embed_tokens.weight".to_owned(),
-        vec![config.vocab_size, hidden],
-    )];
-    for layer in 0..config.layers {
-        let mut add = |part: &str, shape: &[usize]| {
-            all.push((format!("model.layers.{layer}.{part}"), shape.to_vec()));
-        };
-        add("input_layernorm.weight", &[hidden]);
-        for (part, size) in [("q_proj", query), ("k_proj", kv), ("v_proj", kv)] {
-            add(&format!("self_attn.{part}.weight"), &[size, hidden]);
-            if config.qkv_bias {
-                add(&format!("self_attn.{part}.bias"), &[size]);
-            }
-        }
-        if config.qk_norm {
-            add("self_attn.q_norm.weight", &[config.head_dim]);
-            add("self_attn.k_norm.weight", &[config.head_dim]);
-        }
-        add("self_attn.o_proj.weight", &[hidden, query]);
-        if config.output_bias {
-            add("self_attn.o_proj.bias", &[hidden]);
-        }
-        add("post_attention_layernorm.weight", &[hidden]);
-        let projections = [
-            ("gate_proj", middle, hidden),
-            ("up_proj", middle, hidden),
-            ("down_proj", hidden, middle),
-        ];
-        for (part, outputs, inputs) in projections {
-            add(&format!("mlp.{part}.weight"), &[outputs, inputs]);
-            if config.mlp_bias {
-                add(&format!("mlp.{part}.bias"), &[outputs]);
-            }
-        }
-    }
-    all.push(("model.norm.weight".to_owned(), vec![hidden]));
-    if !config.tie_word_embeddings {
-        all.push(("lm_head.weight".to_owned(), vec![config.vocab_size, hidden]));
-    }
-    all
 }
 
 fn dtype_name(dtype: Dtype) -> Option<&'static str> {

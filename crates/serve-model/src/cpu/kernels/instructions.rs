@@ -1,41 +1,13 @@
-//! The decoder's arithmetic in host memory: products that stream weights as they are stored through
-//! all cores once for all inputs, and what is elementwise beside them.
-//!
-//! A product never depends on how many inputs there are, how many cores, or which neighbours an
-//! input has: the same input gives the same bits. AVX2 and AVX-512 give the same bits too; the
-//! portable version rounds products of f32 factors before it adds them and differs in the last bits.
-//! With factors rounded to bfloat16 or to whole numbers all give the same bits, where one that differed
-//! would be rounded to another number now and then.
-
-mod dots;
-mod lanes;
-pub(crate) mod math;
-mod matrix;
-mod packed;
-pub(crate) mod pages;
-mod precision;
-mod product;
-mod quantization;
-mod read_speed;
-mod stored;
-mod team;
-#[cfg(target_arch = "x86_64")]
-mod x86;
+//! Which instructions this processor has, and a kernel's way to the version that is compiled for them.
 
 use std::fmt;
 
-pub(crate) use lanes::{LANES, Lanes};
-pub use matrix::{Elements, Kept, Matrix};
-pub(crate) use packed::{Layout, Packed};
-pub use precision::{Precision, UnknownPrecision};
-pub use quantization::{Quantization, UnknownQuantization};
-pub use read_speed::ReadSpeed;
-pub use team::Team;
-pub(crate) use team::Tile;
-
-use dots::Dots;
-use lanes::Portable;
-use packed::Form;
+use super::dots::Dots;
+use super::lanes::{Lanes, Portable};
+use super::packed::{Form, Layout};
+#[cfg(target_arch = "x86_64")]
+use super::x86;
+use crate::numbers::Precision;
 
 /// Instructions of this processor that the kernels can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

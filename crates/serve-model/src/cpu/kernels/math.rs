@@ -43,11 +43,16 @@ pub(super) fn gate(gate: &mut [f32], up: &[f32]) {
     for (gate, up) in whole.iter_mut().zip(ups) {
         *gate = gated(gate, up);
     }
-    let last = gated(
-        &super::packed::padded(rest),
-        &super::packed::padded(rest_up),
-    );
+    let last = gated(&padded(rest), &padded(rest_up));
     rest.copy_from_slice(&last[..rest.len()]);
+}
+
+/// The last, incomplete columns, and zeros.
+#[inline(always)]
+pub(super) fn padded<T: Copy + Default>(rest: &[T]) -> [T; LANES] {
+    let mut out = [T::default(); LANES];
+    out[..rest.len()].copy_from_slice(rest);
+    out
 }
 
 #[inline(always)]

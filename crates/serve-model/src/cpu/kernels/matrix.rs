@@ -3,49 +3,14 @@
 use rayon::prelude::*;
 
 use super::dots::Dots;
+use super::instructions::{Instructions, Kernel};
 use super::lanes::Lanes;
-use super::packed::Form;
+use super::packed::{Form, Packed};
 use super::product::{Finish, Meets, Product};
 use super::stored::{Bf16x16, F16x16, F32x16, GROUP_ROWS, Q4x16, Q8x16, STEP, Stored};
-use super::{Instructions, Kernel, Packed, Quantization, Team, Tile, math, pages};
-
-/// Weights as a checkpoint stores them.
-#[derive(Clone, Debug)]
-pub enum Elements {
-    /// 32 bits.
-    F32(Vec<f32>),
-    /// The bits of half-precision numbers.
-    F16(Vec<u16>),
-    /// The bits of bfloat16 numbers.
-    Bf16(Vec<u16>),
-}
-
-impl Elements {
-    /// How many there are.
-    fn len(&self) -> usize {
-        match self {
-            Self::F32(numbers) => numbers.len(),
-            Self::F16(bits) | Self::Bf16(bits) => bits.len(),
-        }
-    }
-
-    /// All of them, widened.
-    pub(crate) fn into_f32(self) -> Vec<f32> {
-        match self {
-            Self::F32(numbers) => numbers,
-            Self::F16(bits) => bits.into_iter().map(widen_f16).collect(),
-            Self::Bf16(bits) => bits.into_iter().map(widen_bf16).collect(),
-        }
-    }
-}
-
-fn widen_f16(bits: u16) -> f32 {
-    half::f16::from_bits(bits).to_f32()
-}
-
-fn widen_bf16(bits: u16) -> f32 {
-    half::bf16::from_bits(bits).to_f32()
-}
+use super::team::{Team, Tile};
+use super::{math, pages};
+use crate::numbers::{Elements, Quantization, widen_bf16, widen_f16};
 
 /// What a matrix is kept in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +21,19 @@ pub enum Kept {
     Rounded,
     /// Fewer bits.
     Quantized(Quantization),
+}
+
+impl Kept {
+    /// Bytes of a matrix whose elements are stored in `stored_bytes` each.
+    pub(crate) fn bytes(self, rows: usize, columns: usize, stored_bytes: usize) -> u64 {
+        let group = match self {
+            Self::AsStored => return (rows * columns * stored_bytes) as u64,
+            Self::Rounded => return (rows * columns * size_of::<u16>()) as u64,
+            Self::Quantized(Quantization::Q8) => size_of::<Q8x16>(),
+            Self::Quantized(Quantization::Q4) => size_of::<Q4x16>(),
+        };
+        (rows.div_ceil(GROUP_ROWS) * columns.div_ceil(STEP) * group) as u64
+    }
 }
 
 /// A matrix of weights, `[rows, columns]`. Rows lie side by side, filled up with zeros to whole steps and
@@ -354,8 +332,8 @@ fn lay_out<T: Copy + Default + Sync, W: Send>(
 
 #[cfg(test)]
 mod tests {
-    use super::super::Precision;
     use super::*;
+    use crate::numbers::Precision;
     use proptest::prelude::*;
     use serve_core::rng::Rng;
 

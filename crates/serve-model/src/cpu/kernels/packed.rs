@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::lanes::{LANES, round_bf16};
-use super::math;
+use super::math::{self, padded};
 use super::stored::STEP;
 
 /// How the numbers of inputs are kept.
@@ -263,14 +263,6 @@ fn part_of(row: &[f32], vector: usize) -> [f32; LANES] {
         Some(whole) => *whole,
         None => padded(rest),
     }
-}
-
-/// The last, incomplete columns, and zeros.
-#[inline(always)]
-pub(super) fn padded<T: Copy + Default>(rest: &[T]) -> [T; LANES] {
-    let mut out = [T::default(); LANES];
-    out[..rest.len()].copy_from_slice(rest);
-    out
 }
 
 #[cfg(test)]

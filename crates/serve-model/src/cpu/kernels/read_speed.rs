@@ -3,8 +3,10 @@
 use std::hint::black_box;
 use std::time::Instant;
 
+use super::instructions::{Instructions, Kernel};
 use super::lanes::{LANES, Lanes};
-use super::{Instructions, Kernel, Team, pages};
+use super::pages;
+use super::team::Team;
 
 /// A buffer that is read from end to end by the threads and instructions that products use.
 #[derive(Debug)]

@@ -16,7 +16,7 @@ use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
 use serde_json::{Map, Value as Json};
 use thiserror::Error;
 
-use crate::tokenizer_config::{
+use super::tokenizer_config::{
     ModelFileError, NamedTemplate, NamedTemplates, TokenizerConfig, object, read_optional,
 };
 

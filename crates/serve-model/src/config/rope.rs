@@ -1,10 +1,70 @@
-//! The rotary embedding's keys, in the older and the newer style.
+//! The rotary embedding that a model was trained with, from its keys in the older or the newer style.
 
 use serde_json::Value;
 
-use super::ConfigError;
+use super::error::ConfigError;
 use super::keys::Keys;
-use crate::rope::RopeScaling;
+
+/// A rotary embedding.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rope {
+    /// The base of the wavelengths.
+    pub theta: f64,
+    /// How the wavelengths are stretched for a longer context.
+    pub scaling: RopeScaling,
+}
+
+/// How wavelengths are stretched.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RopeScaling {
+    /// Not at all.
+    None,
+    /// Low frequencies are divided by `factor`, high ones kept, those between blended.
+    Llama3 {
+        /// Stretch of the low frequencies.
+        factor: f64,
+        /// `original_positions / low_freq_factor` is the wavelength above which all is stretched.
+        low_freq_factor: f64,
+        /// `original_positions / high_freq_factor` is the wavelength below which nothing is.
+        high_freq_factor: f64,
+        /// Context of the pretraining.
+        original_positions: usize,
+    },
+    /// A ramp over the dimensions, and a temperature on the attention.
+    Yarn {
+        /// Stretch of the low frequencies.
+        factor: f64,
+        /// Multiplies cos and sin; derived from `factor` where absent.
+        attention_factor: Option<f64>,
+        /// With `mscale_all_dim`, another way to derive the attention factor.
+        mscale: Option<f64>,
+        /// See `mscale`.
+        mscale_all_dim: Option<f64>,
+        /// Rotations over the original context above which nothing is stretched.
+        beta_fast: f64,
+        /// Rotations below which all is stretched.
+        beta_slow: f64,
+        /// Whether the ramp's ends are rounded outwards to whole dimensions.
+        truncate: bool,
+        /// Context of the pretraining.
+        original_positions: usize,
+    },
+}
+
+impl Rope {
+    /// Positions that a model with `positions` in its configuration can use. YaRN models commonly
+    /// state the context of their pretraining there.
+    pub(crate) fn context_max(&self, positions: u32) -> u32 {
+        match self.scaling {
+            RopeScaling::Yarn {
+                factor,
+                original_positions,
+                ..
+            } => positions.max((original_positions as f64 * factor) as u32),
+            _ => positions,
+        }
+    }
+}
 
 pub(super) fn rope_theta(keys: Keys<'_>) -> Result<f64, ConfigError> {
     for keys in [keys.object("rope_parameters")?, Some(keys)]
