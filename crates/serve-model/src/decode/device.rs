@@ -88,34 +88,21 @@ pub trait DecoderDevice: Send {
         Ok(None)
     }
 
-    /// The whole walk through `layers` layers.
+    /// The whole walk through `layers` layers, operation by operation.
     fn forward(&mut self, layers: usize, batch: &Batch) -> Result<(), DeviceError> {
-        walk(self, layers, batch)
+        if batch.tokens().is_empty() {
+            return Ok(());
+        }
+        self.embed(batch)?;
+        for layer in 0..layers {
+            self.project_qkv(layer, batch)?;
+            self.attend(layer, batch)?;
+            self.project_output(layer, batch)?;
+            self.feed_forward(layer, batch)?;
+        }
+        if batch.logit_rows().is_empty() {
+            return Ok(());
+        }
+        self.head(batch)
     }
-}
-
-/// One forward pass, operation by operation.
-///
-/// # Errors
-///
-/// [`DeviceError`] when the device fails.
-pub fn walk<D: DecoderDevice + ?Sized>(
-    device: &mut D,
-    layers: usize,
-    batch: &Batch,
-) -> Result<(), DeviceError> {
-    if batch.tokens().is_empty() {
-        return Ok(());
-    }
-    device.embed(batch)?;
-    for layer in 0..layers {
-        device.project_qkv(layer, batch)?;
-        device.attend(layer, batch)?;
-        device.project_output(layer, batch)?;
-        device.feed_forward(layer, batch)?;
-    }
-    if batch.logit_rows().is_empty() {
-        return Ok(());
-    }
-    device.head(batch)
 }

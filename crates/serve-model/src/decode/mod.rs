@@ -17,7 +17,7 @@ mod sampler;
 pub use backend::DecoderBackend;
 pub use batch::{Batch, Logits, Sequence};
 pub use decoder::Decoder;
-pub use device::{DecoderDevice, DeviceError, walk};
+pub use device::{DecoderDevice, DeviceError};
 pub use device_kind::{DeviceKind, DeviceMissing, UnknownDevice};
 pub use draws::{Draw, Draws};
 pub use kv::{KvPool, KvShape};

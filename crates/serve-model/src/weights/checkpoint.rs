@@ -120,11 +120,6 @@ impl Checkpoint {
         }
     }
 
-    /// Bytes of all tensors as stored.
-    pub fn stored_bytes(&self) -> u64 {
-        self.tensors.values().map(|entry| entry.bytes).sum()
-    }
-
     fn add_file(&mut self, path: PathBuf) -> Result<(), WeightsError> {
         let name = path.file_name().map_or_else(
             || path.display().to_string(),
