@@ -19,8 +19,9 @@ use std::sync::Arc;
 
 use serve_core::{Backend, BlockId, Request, RequestId, Sampling, StepId, StepOutcome, StepPlan};
 use serve_core::{Time, TokenId};
-use serve_model::kernels::Instructions;
-use serve_model::{HostOptions, LoadOptions, Precision, Quantization, Source, load};
+use serve_model::cpu::{CpuOptions, Instructions};
+use serve_model::load::{LoadOptions, Source, load};
+use serve_model::numbers::{Precision, Quantization};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 use fixtures::{folder, options};
@@ -78,12 +79,12 @@ fn main() {
             for instructions in Instructions::available() {
                 for threads in [1, 2, 5] {
                     for &precision in Precision::with(quantization) {
-                        let host = HostOptions {
+                        let cpu = CpuOptions {
                             quantization,
                             instructions,
                             threads: NonZeroUsize::new(threads),
                         };
-                        a_steady_decode_loop_allocates_nothing(name, precision, host);
+                        a_steady_decode_loop_allocates_nothing(name, precision, cpu);
                         runs += 1;
                     }
                 }
@@ -111,9 +112,9 @@ fn allocations(work: impl FnOnce()) -> usize {
     change.allocations + change.reallocations
 }
 
-fn a_steady_decode_loop_allocates_nothing(name: &str, precision: Precision, host: HostOptions) {
+fn a_steady_decode_loop_allocates_nothing(name: &str, precision: Precision, cpu: CpuOptions) {
     let options = LoadOptions {
-        host,
+        cpu,
         precision: Some(precision),
         ..options()
     };
@@ -137,5 +138,5 @@ fn a_steady_decode_loop_allocates_nothing(name: &str, precision: Precision, host
     let counts: Vec<usize> = (0..STEPS).map(step).collect();
     // The first step makes buffers that the prompts did not need.
     let steady = counts[1..].iter().all(|&count| count == 0);
-    assert!(steady, "{name}, {precision:?}, {host:?}: {counts:?}");
+    assert!(steady, "{name}, {precision:?}, {cpu:?}: {counts:?}");
 }

@@ -3,14 +3,18 @@
 
 #![allow(
     dead_code,
+    unused_imports,
     unreachable_pub,
     reason = "parts of the kernels are there for the rest of serve-model"
 )]
 
-#[path = "../../src"]
-mod model {
+#[path = "../../src/cpu"]
+mod cpu {
     pub(crate) mod kernels;
 }
+
+#[path = "../../src/numbers.rs"]
+mod numbers;
 
 #[cfg(test)]
 mod small;

@@ -1,9 +1,8 @@
 //! Small products of every stored type on all instructions and two threads, of whole numbers, so that
 //! every sum is exact.
 
-use crate::model::kernels::{
-    Elements, Instructions, Kept, Matrix, Packed, Precision, Quantization, Team,
-};
+use crate::cpu::kernels::{Instructions, Kept, Matrix, Packed, Team};
+use crate::numbers::{Elements, Precision, Quantization};
 
 /// Less than a block and a step, exactly one of each, and a little more.
 const SHAPES: [(usize, usize, usize); 4] = [(1, 1, 1), (5, 17, 2), (32, 32, 3), (35, 40, 7)];

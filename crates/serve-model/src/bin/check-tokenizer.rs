@@ -12,9 +12,7 @@ use clap::Parser;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use serve_core::TokenId;
-use serve_model::detokenizer::Detokenizer;
-use serve_model::template::{ChatInputs, ChatTemplate};
-use serve_model::tokenizer::Tokenizer;
+use serve_model::text::{ChatInputs, ChatTemplate, Detokenizer, Tokenizer};
 
 /// Check a model's tokenizer and chat template against golden cases.
 #[derive(Parser)]

@@ -12,11 +12,12 @@ use std::time::Instant;
 use burn::tensor::{Device, Tensor, TensorData};
 use clap::Parser;
 use serve_core::{RequestId, Span};
-use serve_model::kernels::Instructions;
-use serve_model::measure::{ReadSpeed, StepBytes, TimedSteps, median};
-use serve_model::{
-    DeviceKind, HostOptions, LoadOptions, ModelConfig, Precision, Quantization, Shape, Source, load,
-};
+use serve_model::config::{ModelConfig, Shape};
+use serve_model::cpu::{CpuOptions, Instructions, ReadSpeed};
+use serve_model::decode::DeviceKind;
+use serve_model::load::{LoadOptions, Source, load};
+use serve_model::measure::{StepBytes, TimedSteps, median};
+use serve_model::numbers::{Precision, Quantization};
 
 /// Measure decode against memory bandwidth and prefill against a matrix product, with random weights.
 #[derive(Parser)]
@@ -146,9 +147,9 @@ impl Measured {
         let options = LoadOptions {
             context_max: Some(context),
             kv_tokens: Some(u64::from(requests_max * context.next_multiple_of(16))),
-            host: HostOptions {
+            cpu: CpuOptions {
                 quantization,
-                ..HostOptions::default()
+                ..CpuOptions::default()
             },
             device: DeviceKind::Cpu,
             precision: Some(precision),

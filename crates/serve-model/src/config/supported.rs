@@ -1,52 +1,12 @@
-//! What the decoder can run: the families it knows, and the features that it refuses by name.
+//! Features that the decoder does not have, each refused by name.
 
 use serde_json::Value;
 
+use super::architecture::Family;
+use super::error::ConfigError;
 use super::keys::Keys;
-use super::{Architecture, ConfigError};
 
-pub(super) fn architecture(keys: Keys<'_>) -> Result<Architecture, ConfigError> {
-    let unsupported = |found: &str| ConfigError::Unsupported {
-        feature: "architecture",
-        found: found.to_owned(),
-        accepted: Architecture::ACCEPTED,
-    };
-    let by_class = match keys.get("architectures").and_then(|list| list.get(0)) {
-        Some(name) => {
-            let name = name.as_str().unwrap_or_default();
-            let known = Architecture::ALL.into_iter().find(|a| a.name() == name);
-            Some(known.ok_or_else(|| unsupported(name))?)
-        }
-        None => None,
-    };
-    let by_type = match keys.get("model_type") {
-        Some(name) => {
-            let name = name.as_str().unwrap_or_default();
-            let known = Architecture::ALL
-                .into_iter()
-                .find(|a| a.model_type() == name);
-            Some(known.ok_or_else(|| unsupported(name))?)
-        }
-        None => None,
-    };
-    match (by_class, by_type) {
-        (Some(class), Some(model_type)) if class != model_type => Err(ConfigError::Shape {
-            what: format!(
-                "architectures says {class} and model_type says {}",
-                model_type.model_type()
-            ),
-        }),
-        (Some(architecture), _) | (None, Some(architecture)) => Ok(architecture),
-        (None, None) => Err(ConfigError::Missing {
-            key: "architectures",
-        }),
-    }
-}
-
-pub(super) fn refuse_unsupported(
-    keys: Keys<'_>,
-    architecture: Architecture,
-) -> Result<(), ConfigError> {
+pub(super) fn refuse_unsupported(keys: Keys<'_>, family: &Family) -> Result<(), ConfigError> {
     let refuse = |feature, found: String, accepted| {
         Err(ConfigError::Unsupported {
             feature,
@@ -83,12 +43,12 @@ pub(super) fn refuse_unsupported(
             Some(factor) => return refuse("partial_rotary_factor", factor.to_string(), "1"),
         }
     }
-    refuse_sliding_window(keys, architecture)
+    refuse_sliding_window(keys, family)
 }
 
 /// A window is in effect for layers from `max_window_layers` on, if `use_sliding_window` is set, or
 /// for those that `layer_types` names.
-fn refuse_sliding_window(keys: Keys<'_>, architecture: Architecture) -> Result<(), ConfigError> {
+fn refuse_sliding_window(keys: Keys<'_>, family: &Family) -> Result<(), ConfigError> {
     const ACCEPTED: &str = "full attention in every layer";
     let refuse = |feature, found: String| {
         Err(ConfigError::Unsupported {
@@ -110,7 +70,7 @@ fn refuse_sliding_window(keys: Keys<'_>, architecture: Architecture) -> Result<(
     let Some(window) = keys.get("sliding_window") else {
         return Ok(());
     };
-    if architecture == Architecture::Llama {
+    if family.window_always {
         return refuse("sliding_window", window.to_string());
     }
     let layers = keys.size("num_hidden_layers")?;

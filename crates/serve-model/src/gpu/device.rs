@@ -15,18 +15,16 @@ use cubecl::std::throughput::measure_peak_throughput;
 use cubecl::throughput::{MemoryAccess, ThroughputKey, ThroughputMode};
 use serve_core::{Limits, Logprobs, Sampling, TokenId};
 
-use super::Gpu;
 use super::float::Float;
 use super::graph::{Graph, record};
 use super::kernels::{Buffer, Cache, KernelShape, Kernels};
+use super::machine::Gpu;
 use super::memory::{Buffers, Matrix, Memory, Room};
-use crate::batch::{Batch, Logits};
 use crate::config::ModelConfig;
-use crate::device::{DecoderDevice, DeviceError};
-use crate::draws::Draws;
-use crate::layout::{Bucket, Buckets, Layout, WINDOW_MIN};
-use crate::penalties::History;
-use crate::rope::RopeTable;
+use crate::decode::{
+    Batch, Bucket, Buckets, DecoderDevice, DeviceError, Draws, History, Layout, Logits, RopeTable,
+    WINDOW_MIN,
+};
 use crate::weights::{DecoderWeights, TensorSource, WeightsError};
 
 /// A decoder on a GPU.

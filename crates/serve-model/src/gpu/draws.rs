@@ -9,9 +9,7 @@ use super::device::GpuDevice;
 use super::kernels::{
     Best, Buffer, DRAW_NUMBERS, FOUND, PARTS, Penalties, TOLD_WORDS, TellParts, told_entries,
 };
-use crate::device::DeviceError;
-use crate::draws::{Draw, Draws};
-use crate::sampler::Sampler;
+use crate::decode::{DeviceError, Draw, Draws, Sampler};
 
 impl GpuDevice {
     /// The token of each draw, of which the recorded step has left the most likely one.

@@ -4,7 +4,7 @@ use burn::tensor::DType;
 use cubecl::bytes::Bytes;
 use cubecl::ir::{ElemType, FloatKind};
 
-use crate::kernels::{Elements, Precision};
+use crate::numbers::{Elements, Precision};
 
 /// The type of weights, activations and cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,7 +10,7 @@
 
 use cubecl::client::Client;
 
-use crate::device::DeviceError;
+use crate::decode::DeviceError;
 
 /// Runs before a recording: kernels are compiled and tuned, and memory is where it stays.
 const WARM_RUNS: usize = 2;

@@ -7,7 +7,7 @@ use burn_cubecl::kernel::matmul::{MatmulStrategy, matmul};
 use super::device::GpuDevice;
 use super::kernels::{Buffer, Inputs, RopeInputs};
 use super::memory::Matrix;
-use crate::device::DeviceError;
+use crate::decode::DeviceError;
 use crate::weights::{HeadNorms, LayerWeights, Projection};
 
 impl GpuDevice {

@@ -7,7 +7,18 @@ use hf_hub::api::sync::{Api, ApiBuilder, ApiError, ApiRepo};
 use hf_hub::{Cache, Repo, RepoType};
 
 use super::error::{Failure, HubError};
-use super::{HubOptions, Progress};
+use super::options::HubOptions;
+
+/// How far the download of one file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress<'a> {
+    /// The file.
+    pub file: &'a str,
+    /// Bytes that are there, those of an earlier attempt included.
+    pub bytes_done: u64,
+    /// Bytes of the whole file.
+    pub bytes_total: u64,
+}
 
 const BACKOFF_MAX: Duration = Duration::from_secs(30);
 

@@ -5,15 +5,11 @@ use std::path::PathBuf;
 use serve_core::InvalidLimits;
 use thiserror::Error;
 
+use super::memory::human;
 use crate::config::ConfigError;
-use crate::device::DeviceError;
-use crate::devices::{DeviceKind, DeviceMissing};
-use crate::generation::GenerationError;
-use crate::kernels::Precision;
-use crate::memory::human;
-use crate::template::TemplateError;
-use crate::tokenizer::TokenizerError;
-use crate::tokenizer_config::ModelFileError;
+use crate::decode::{DeviceError, DeviceKind, DeviceMissing};
+use crate::numbers::Precision;
+use crate::text::{GenerationError, ModelFileError, TemplateError, TokenizerError};
 use crate::weights::WeightsError;
 
 /// Why a model was not loaded.

@@ -2,13 +2,10 @@
 
 use std::path::Path;
 
-use crate::config::ModelConfig;
-use crate::generation::GenerationConfig;
-use crate::load::{LoadError, Source};
-use crate::shapes::Shape;
-use crate::template::ChatTemplate;
-use crate::tokenizer::Tokenizer;
-use crate::tokenizer_config::TokenizerConfig;
+use super::error::LoadError;
+use super::options::Source;
+use crate::config::{ModelConfig, Shape};
+use crate::text::{ChatTemplate, GenerationConfig, Tokenizer, TokenizerConfig};
 use crate::weights::{Checkpoint, RandomWeights, TensorSource};
 
 /// The files of a model, which fit each other.

@@ -2,9 +2,10 @@
 
 use serve_core::Limits;
 
+use super::error::LoadError;
+use super::options::LoadOptions;
 use crate::config::ModelConfig;
-use crate::kv::KvShape;
-use crate::load::{LoadError, LoadOptions};
+use crate::decode::KvShape;
 
 /// Memory and limits of a model that is going to be loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,7 +145,7 @@ mod tests {
         let config = ModelConfig::parse(config).unwrap();
         let mut options = LoadOptions::default();
         change(&mut options);
-        let weights_bytes = config.parameters() * 4;
+        let weights_bytes = crate::weights::parameters(&config) * 4;
         let room = Room {
             free: Some(free),
             weights_bytes,

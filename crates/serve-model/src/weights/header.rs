@@ -9,7 +9,7 @@ use safetensors::tensor::TensorInfo;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::WeightsError;
+use super::error::WeightsError;
 
 /// Where a tensor lies.
 #[derive(Clone, Debug)]

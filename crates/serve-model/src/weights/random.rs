@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use rayon::prelude::*;
 use serve_core::rng::{mix, mix2};
 
-use super::{StoredType, TensorSource, WeightsError, expected_tensors};
+use super::error::WeightsError;
+use super::listing::list;
+use super::source::{StoredType, TensorSource};
 use crate::config::ModelConfig;
 
 /// Random weights in bf16.
@@ -25,8 +27,9 @@ pub struct RandomWeights {
 impl RandomWeights {
     /// Weights for a model of this shape, fixed by `seed`.
     pub fn new(config: &ModelConfig, seed: u64) -> Self {
+        let tensors = list(config).into_iter();
         Self {
-            shapes: expected_tensors(config).into_iter().collect(),
+            shapes: tensors.map(|tensor| (tensor.name, tensor.shape)).collect(),
             hidden_size: config.hidden_size,
             seed,
         }

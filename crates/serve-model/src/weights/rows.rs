@@ -2,15 +2,16 @@
 
 use std::ops::Range;
 
-use super::{StoredType, TensorSource, WeightsError};
-use crate::kernels::Elements;
+use super::error::WeightsError;
+use super::source::{StoredType, TensorSource};
+use super::tree::Part;
+use crate::numbers::Elements;
 
 /// The rows of one tensor or of several, one after the other, in the type in which all are stored; in f32
 /// if they differ.
 pub struct Rows<'a> {
     source: &'a dyn TensorSource,
-    /// Names and numbers of rows.
-    parts: &'a [(&'a str, usize)],
+    parts: &'a [Part],
     columns: usize,
     stored: StoredType,
     /// Is told the bytes read, as they are stored.
@@ -20,7 +21,7 @@ pub struct Rows<'a> {
 impl<'a> Rows<'a> {
     pub(super) fn new(
         source: &'a dyn TensorSource,
-        parts: &'a [(&'a str, usize)],
+        parts: &'a [Part],
         columns: usize,
         progress: &'a mut dyn FnMut(u64),
     ) -> Result<Self, WeightsError> {

@@ -1,7 +1,7 @@
 //! The decoder keeps the contract of a backend, in each family and over several block sizes.
 
 use serve_core::conformance::{Suite, check};
-use serve_model::{LoadOptions, Source, load};
+use serve_model::load::{LoadOptions, Source, load};
 
 use crate::fixtures::{folder, options};
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use serve_model::{LoadOptions, Source, load};
+use serve_model::load::{LoadOptions, Source, load};
 
 use crate::fixtures::{folder, options};
 

@@ -9,11 +9,9 @@ use serve_core::conformance::{Driver, Suite, check};
 use serve_core::{
     Backend, BlockId, Request, Sampling, StepId, StepOutcome, StepPlan, TokenLogprob,
 };
-use serve_model::kernels::Quantization;
-use serve_model::{
-    DecoderBackend, DeviceKind, DeviceMissing, LoadError, LoadOptions, Precision, Progress, Source,
-    load,
-};
+use serve_model::decode::{DecoderBackend, DeviceKind, DeviceMissing};
+use serve_model::load::{LoadError, LoadOptions, Progress, Source, load};
+use serve_model::numbers::{Precision, Quantization};
 
 use crate::fixtures::{Golden, folder, names, options, tokens};
 use crate::golden::{finish, id, of};
@@ -321,7 +319,7 @@ fn cuda_records_every_decode_step_before_the_first_request() {
 #[test]
 fn quantised_weights_are_for_the_cpu() {
     let mut options = options_for(DeviceKind::Flex);
-    options.host.quantization = Some(Quantization::Q8);
+    options.cpu.quantization = Some(Quantization::Q8);
     let source = Source::Folder(folder("tiny-llama"));
     let error = load(&source, &options, &mut |_| ()).unwrap_err();
     assert!(matches!(error, LoadError::Quantized { .. }), "{error}");

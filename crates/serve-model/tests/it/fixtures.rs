@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serve_core::{Request, RequestId, Time, TokenId};
-use serve_model::{DeviceKind, LoadOptions, Model, Source, load};
+use serve_model::decode::DeviceKind;
+use serve_model::load::{LoadOptions, Model, Source, load};
 
 /// Every model folder under `tests/fixtures`.
 pub(crate) fn names() -> Vec<String> {

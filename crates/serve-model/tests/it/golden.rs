@@ -6,7 +6,8 @@ use std::path::Path;
 
 use serve_core::conformance::{Driver, Run};
 use serve_core::{Request, RequestId, TokenId};
-use serve_model::{DecoderBackend, LoadOptions, Source, load};
+use serve_model::decode::DecoderBackend;
+use serve_model::load::{LoadOptions, Source, load};
 
 use crate::fixtures::{Golden, Prompt, fixture, folder, names, tokens};
 

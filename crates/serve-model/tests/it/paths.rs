@@ -8,10 +8,10 @@
 
 use serve_core::conformance::Driver;
 use serve_core::{Request, RequestId, Time, TokenId};
-use serve_model::kernels::Instructions;
-use serve_model::{
-    DecoderBackend, HostOptions, LoadOptions, Precision, Quantization, Source, load,
-};
+use serve_model::cpu::{CpuOptions, Instructions};
+use serve_model::decode::DecoderBackend;
+use serve_model::load::{LoadOptions, Source, load};
+use serve_model::numbers::{Precision, Quantization};
 
 use crate::fixtures::{Golden, folder, names, options, tokens};
 use crate::golden::{finish, id, of};
@@ -20,7 +20,7 @@ use crate::widened::Widened;
 /// A way of computing.
 #[derive(Clone, Copy, Debug)]
 struct Path {
-    host: HostOptions,
+    cpu: CpuOptions,
     precision: Precision,
 }
 
@@ -38,12 +38,12 @@ fn paths() -> Vec<Path> {
     let mut all = Vec::new();
     for instructions in Instructions::available() {
         for (quantization, precision) in KEPT {
-            let host = HostOptions {
+            let cpu = CpuOptions {
                 quantization,
                 instructions,
                 threads: None,
             };
-            all.push(Path { host, precision });
+            all.push(Path { cpu, precision });
         }
     }
     all
@@ -72,7 +72,7 @@ struct Subject {
 impl Subject {
     fn new(name: &str, path: Path, change: impl Fn(&mut LoadOptions)) -> Self {
         let mut options = options();
-        options.host = path.host;
+        options.cpu = path.cpu;
         options.precision = Some(path.precision);
         change(&mut options);
         let golden = Golden::of(&folder(name)).prompts;
@@ -86,18 +86,18 @@ impl Subject {
         let source = Source::Folder(folder(name));
         if path.precision != Precision::F32 {
             let mut options = options.clone();
-            options.host.instructions = Instructions::best();
+            options.cpu.instructions = Instructions::best();
             alone(&mut driver(&source, &options), &mut cases);
-        } else if let Some(quantization) = path.host.quantization {
+        } else if let Some(quantization) = path.cpu.quantization {
             let widened = Widened::new(name, quantization);
             let mut options = options.clone();
-            options.host.quantization = None;
+            options.cpu.quantization = None;
             alone(&mut driver(&widened.source(), &options), &mut cases);
         }
         Self {
             label: format!(
                 "{name}, {}, {:?}, {:?}",
-                path.host.instructions, path.host.quantization, path.precision
+                path.cpu.instructions, path.cpu.quantization, path.precision
             ),
             driver: driver(&source, &options),
             cases,
@@ -197,7 +197,7 @@ fn many(options: &mut LoadOptions) {
 #[test]
 fn in_batches_of_every_size_to_64() {
     let best = Path {
-        host: HostOptions::default(),
+        cpu: CpuOptions::default(),
         precision: Precision::F32,
     };
     for name in names() {
@@ -222,7 +222,7 @@ fn in_chunks_of_any_size() {
         for path in paths() {
             let mut subject = Subject::new(&name, path, |_| ());
             // As stored, with the fastest instructions.
-            let all_sizes = path.host == HostOptions::default();
+            let all_sizes = path.cpu == CpuOptions::default();
             let mut next = 0;
             for case in 0..subject.cases.len() {
                 let length = subject.cases[case].prompt.len() as u32;
@@ -287,8 +287,8 @@ fn every_processor_gives_the_same_logits() {
         for (quantization, precision) in KEPT {
             let logits = |&instructions: &Instructions| {
                 let mut options = options();
-                options.host.quantization = quantization;
-                options.host.instructions = instructions;
+                options.cpu.quantization = quantization;
+                options.cpu.instructions = instructions;
                 options.precision = Some(precision);
                 let source = Source::Folder(folder(&name));
                 let mut backend = load(&source, &options, &mut |_| ()).unwrap().backend;

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use serve_core::{Backend, BlockId, RequestId, StepId, StepOutcome, StepPlan, TokenId};
-use serve_model::DecoderBackend;
+use serve_model::decode::DecoderBackend;
 
 use crate::fixtures::{Golden, fixture, folder, tokens};
 

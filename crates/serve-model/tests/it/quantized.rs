@@ -5,16 +5,17 @@
 use std::path::Path;
 
 use serve_core::conformance::{Suite, check};
-use serve_model::kernels::Instructions;
-use serve_model::tolerance::Tolerance;
-use serve_model::{LoadOptions, Precision, Quantization, Source, load};
+use serve_model::cpu::Instructions;
+use serve_model::load::{LoadOptions, Source, load};
+use serve_model::measure::Tolerance;
+use serve_model::numbers::{Precision, Quantization};
 
 use crate::fixtures::{Golden, folder, names, options};
 
 /// How far the logits of a model are off at most, as a share of their spread.
 fn share(source: &Source, golden: &Path, options: &LoadOptions) -> f64 {
     let mut model = load(source, options, &mut |_| ()).unwrap();
-    assert_eq!(model.info.quantization, options.host.quantization);
+    assert_eq!(model.info.quantization, options.cpu.quantization);
     let tolerance = Tolerance::of(&model.info);
     let mut worst = 0.0_f64;
     for prompt in &Golden::of(golden).prompts {
@@ -36,8 +37,8 @@ fn logits_of_a_trained_model_stay_near_the_reference() {
         for instructions in Instructions::available() {
             let [plain, rounded] = INPUTS.map(|precision| {
                 let mut options = LoadOptions::default();
-                options.host.quantization = Some(quantization);
-                options.host.instructions = instructions;
+                options.cpu.quantization = Some(quantization);
+                options.cpu.instructions = instructions;
                 options.precision = Some(precision);
                 share(&Source::Embedded, &golden, &options)
             });
@@ -53,8 +54,8 @@ fn logits_of_random_weights_in_8_bits_stay_near_the_reference() {
         for instructions in Instructions::available() {
             for precision in INPUTS {
                 let mut options = options();
-                options.host.quantization = Some(Quantization::Q8);
-                options.host.instructions = instructions;
+                options.cpu.quantization = Some(Quantization::Q8);
+                options.cpu.instructions = instructions;
                 options.precision = Some(precision);
                 let folder = folder(&name);
                 let share = share(&Source::Folder(folder.clone()), &folder, &options);
@@ -69,7 +70,7 @@ fn quantised_weights_take_less_memory() {
     let source = Source::Folder(folder("tiny-qwen2"));
     let bytes = |quantization| {
         let mut options = options();
-        options.host.quantization = quantization;
+        options.cpu.quantization = quantization;
         let model = load(&source, &options, &mut |_| ()).unwrap();
         model.info.weights_bytes as f64
     };
@@ -83,7 +84,7 @@ fn quantised_weights_conform() {
         for quantization in Quantization::ALL {
             for precision in INPUTS {
                 let mut options = options();
-                options.host.quantization = Some(quantization);
+                options.cpu.quantization = Some(quantization);
                 options.precision = Some(precision);
                 let source = Source::Folder(folder(name));
                 let make = || load(&source, &options, &mut |_| ()).unwrap().backend;

@@ -4,8 +4,9 @@ use std::process::Command;
 
 use serve_core::TokenId;
 use serve_core::conformance::{Suite, check};
-use serve_model::load::RANDOM_CONTEXT_DEFAULT;
-use serve_model::{Detokenizer, LoadOptions, Model, Shape, Source, load};
+use serve_model::config::Shape;
+use serve_model::load::{LoadOptions, Model, RANDOM_CONTEXT_DEFAULT, Source, load};
+use serve_model::text::Detokenizer;
 
 use crate::fixtures::options;
 

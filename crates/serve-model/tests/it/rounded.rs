@@ -3,8 +3,10 @@
 //! gives the same logits is in `paths`, and what is rounded to 8 bits in `quantized`.
 
 use serve_core::conformance::{Suite, check};
-use serve_model::tolerance::Tolerance;
-use serve_model::{DecoderBackend, LoadOptions, Precision, Source, load};
+use serve_model::decode::DecoderBackend;
+use serve_model::load::{LoadOptions, Source, load};
+use serve_model::measure::Tolerance;
+use serve_model::numbers::Precision;
 
 use crate::fixtures::{Golden, folder, names, options};
 

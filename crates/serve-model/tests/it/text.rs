@@ -5,8 +5,7 @@ use std::process::{Command, Output};
 
 use proptest::prelude::*;
 use serve_core::TokenId;
-use serve_model::detokenizer::Detokenizer;
-use serve_model::tokenizer::{Tokenizer, TokenizerError};
+use serve_model::text::{Detokenizer, Tokenizer, TokenizerError};
 
 /// A file of this crate's text test data.
 pub(crate) fn data(name: &str) -> PathBuf {

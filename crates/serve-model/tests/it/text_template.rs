@@ -2,8 +2,7 @@
 //! model's folder may look like.
 
 use serde_json::{Map, Value};
-use serve_model::template::{ChatInputs, ChatTemplate, TemplateError};
-use serve_model::tokenizer_config::{NamedTemplates, TokenizerConfig};
+use serve_model::text::{ChatInputs, ChatTemplate, NamedTemplates, TemplateError, TokenizerConfig};
 
 use crate::text::data;
 

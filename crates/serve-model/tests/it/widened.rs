@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors, serialize_to_file};
-use serve_model::kernels::{Elements, Kept, Matrix};
-use serve_model::{Quantization, Source};
+use serve_model::cpu::{Kept, Matrix};
+use serve_model::load::Source;
+use serve_model::numbers::{Elements, Quantization};
 
 use crate::fixtures::folder;
 

@@ -6,8 +6,10 @@ use std::sync::Arc;
 use serde_json::Value;
 use serve_core::conformance::{Driver, Failure, Run};
 use serve_core::{Request, RequestId, Time, TokenId};
-use serve_model::tolerance::{Tolerance, spread};
-use serve_model::{ChatInputs, ChatTemplate, DecoderBackend, Model, Tokenizer};
+use serve_model::decode::DecoderBackend;
+use serve_model::load::Model;
+use serve_model::measure::{Tolerance, spread};
+use serve_model::text::{ChatInputs, ChatTemplate, Tokenizer};
 
 use crate::golden::Case;
 

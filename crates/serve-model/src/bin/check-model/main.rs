@@ -11,7 +11,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use serve_model::{DeviceKind, HostOptions, LoadOptions, Precision, Quantization, Source, load};
+use serve_model::cpu::CpuOptions;
+use serve_model::decode::DeviceKind;
+use serve_model::load::{LoadOptions, Source, load};
+use serve_model::numbers::{Precision, Quantization};
 
 use checker::Checker;
 use golden::Case;
@@ -91,9 +94,9 @@ fn open(arguments: &Arguments) -> Result<(Checker, Vec<Case>), Box<dyn Error>> {
                 .precision
                 .unwrap_or(Precision::of_cpu(arguments.quantize)),
         ),
-        host: HostOptions {
+        cpu: CpuOptions {
             quantization: arguments.quantize,
-            ..HostOptions::default()
+            ..CpuOptions::default()
         },
         // A check meets few sizes of steps.
         warm: false,

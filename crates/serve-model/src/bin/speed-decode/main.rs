@@ -15,10 +15,12 @@ use std::time::Instant;
 use clap::Parser;
 use serde_json::{Value, json};
 use serve_core::Span;
+use serve_model::config::Shape;
+use serve_model::cpu::CpuOptions;
+use serve_model::decode::DeviceKind;
+use serve_model::load::{LoadOptions, ModelInfo, Source, load};
 use serve_model::measure::{StepBytes, TimedSteps};
-use serve_model::{
-    DeviceKind, HostOptions, LoadOptions, ModelInfo, Precision, Quantization, Shape, Source, load,
-};
+use serve_model::numbers::{Precision, Quantization};
 
 use bench::{DECODE_STEPS_MAX, decode, prefill};
 
@@ -96,9 +98,9 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         sequences_max: defaults.sequences_max.max(batch_max),
         step_tokens_max: defaults.step_tokens_max.max(context_max).max(batch_max),
         context_max: Some(context_max + DECODE_STEPS_MAX + 1),
-        host: HostOptions {
+        cpu: CpuOptions {
             quantization: arguments.quantize,
-            ..HostOptions::default()
+            ..CpuOptions::default()
         },
         device: arguments.device,
         precision: arguments.precision,

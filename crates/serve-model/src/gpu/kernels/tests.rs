@@ -8,9 +8,7 @@ use serve_core::{Sampling, TokenId, TokenLogprob};
 use std::num::NonZeroU32;
 
 use super::*;
-use crate::logprobs::logprobs;
-use crate::penalties::{History, penalise as penalise_on_host};
-use crate::sampler::Sampler;
+use crate::decode::{History, Sampler, logprobs, penalise as penalise_on_host};
 
 /// Some GPU, or what passes for one.
 fn device() -> Option<Device> {

@@ -9,13 +9,11 @@ use serve_core::{Backend as _, Sampling, TokenId};
 use serve_http::Loaded;
 use serve_http::api::Message;
 use serve_http::text::{Detokenize, Text, TextError};
-use serve_model::detokenizer::Detokenizer;
-use serve_model::host::HostOptions;
+use serve_model::config::{Shape, UnknownShape};
+use serve_model::cpu::CpuOptions;
 use serve_model::hub::{self, HubOptions};
 use serve_model::load::{LoadOptions, Model, Progress, Source, load};
-use serve_model::shapes::{Shape, UnknownShape};
-use serve_model::template::{ChatInputs, ChatTemplate};
-use serve_model::tokenizer::Tokenizer;
+use serve_model::text::{ChatInputs, ChatTemplate, Detokenizer, Tokenizer};
 use serve_sched::settings::{CONTEXT, KV_TOKENS, MAX_BATCH, STEP_TOKENS};
 
 use super::progress::{Meter, mib};
@@ -37,9 +35,9 @@ pub(crate) fn assemble(cli: &Cli, console: &Console) -> Result<Assembled, Failur
         device: cli.device.unwrap_or_default(),
         precision: cli.precision,
         graphs: cli.graphs.unwrap_or(true),
-        host: HostOptions {
+        cpu: CpuOptions {
             quantization: cli.quantize,
-            ..HostOptions::default()
+            ..CpuOptions::default()
         },
         ..LoadOptions::default()
     };
@@ -206,7 +204,7 @@ struct ModelText {
 
 impl ModelText {
     fn tokens(
-        result: Result<Vec<TokenId>, serve_model::tokenizer::TokenizerError>,
+        result: Result<Vec<TokenId>, serve_model::text::TokenizerError>,
     ) -> Result<Vec<TokenId>, TextError> {
         result.map_err(|error| TextError::Tokenizer {
             cause: error.to_string(),

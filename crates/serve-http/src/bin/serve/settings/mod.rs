@@ -65,7 +65,7 @@ pub(crate) struct Cli {
     /// testing, webgpu and flex (Burn's own operations on the CPU) [default: auto]
     #[cfg(feature = "model")]
     #[arg(long, env = "SERVE_DEVICE", value_name = "DEVICE")]
-    pub(crate) device: Option<serve_model::DeviceKind>,
+    pub(crate) device: Option<serve_model::decode::DeviceKind>,
 
     /// What the model computes in: f32, bf16 or int8. On a GPU the type of weights, activations and
     /// cache, f32 or bf16; on the CPU what the factors of matrix products are rounded to, which makes
@@ -74,7 +74,7 @@ pub(crate) struct Cli {
     /// --quantize]
     #[cfg(feature = "model")]
     #[arg(long, env = "SERVE_PRECISION", value_name = "TYPE")]
-    pub(crate) precision: Option<serve_model::Precision>,
+    pub(crate) precision: Option<serve_model::numbers::Precision>,
 
     /// Record decode steps on a GPU and replay them, instead of launching each operation [default: true]
     #[cfg(feature = "model")]
@@ -91,7 +91,7 @@ pub(crate) struct Cli {
     /// faster, and not quite the same answers [default: as they are stored]
     #[cfg(feature = "model")]
     #[arg(long, env = "SERVE_QUANTIZE", value_name = "TYPE")]
-    pub(crate) quantize: Option<serve_model::Quantization>,
+    pub(crate) quantize: Option<serve_model::numbers::Quantization>,
 
     /// What is logged to stderr: a level (error, warn, info, debug, trace, off) or directives such as
     /// `serve_http=debug`
@@ -165,7 +165,7 @@ impl Cli {
             #[cfg(feature = "model")]
             (
                 "--graphs",
-                self.graphs.is_some() && self.device == Some(serve_model::DeviceKind::Cpu)
+                self.graphs.is_some() && self.device == Some(serve_model::decode::DeviceKind::Cpu)
                     || mock && self.graphs.is_some(),
                 "steps are recorded on GPUs alone",
             ),

@@ -1,0 +1,19 @@
+//! The decoder on a GPU: which devices there are, and [`GpuDevice`], which runs on one.
+//!
+//! Kernels are written in CubeCL's subset of Rust and compiled on the machine that runs them, for CUDA
+//! by NVRTC and for others through WebGPU. Matrix products are Burn's.
+
+#[cfg(feature = "cuda")]
+mod cuda;
+mod device;
+mod draws;
+mod float;
+mod graph;
+mod kernels;
+mod launches;
+mod machine;
+mod memory;
+
+pub(crate) use device::{GpuDevice, GpuParts};
+pub(crate) use float::Float;
+pub(crate) use machine::Gpu;

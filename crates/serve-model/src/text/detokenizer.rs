@@ -1,0 +1,58 @@
+//! Tokens to text, one at a time, without ever splitting a character.
+//!
+//! The pieces joined together are what decoding all tokens at once gives, for any tokens at all:
+//! the bytes of a character that spans several tokens wait for the last one, and bytes that are not
+//! UTF-8 become U+FFFD where the whole decoding puts it. Nothing is decoded twice.
+
+use serve_core::TokenId;
+
+use super::stages::Stages;
+use super::tokenizer::Tokenizer;
+
+/// Decodes one text. Make a new one for each.
+///
+/// ```
+/// # use serve_model::text::{Detokenizer, Tokenizer};
+/// # use serve_core::TokenId;
+/// # fn show(tokenizer: &Tokenizer, tokens: &[TokenId]) {
+/// let mut detokenizer = Detokenizer::new(tokenizer, true);
+/// let mut text = String::new();
+/// for &token in tokens {
+///     text.extend(detokenizer.push(token));
+/// }
+/// text.extend(detokenizer.finish());
+/// assert_eq!(text, tokenizer.decode(tokens, true).unwrap());
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Detokenizer {
+    tokenizer: Tokenizer,
+    skip_special: bool,
+    stages: Stages,
+}
+
+impl Detokenizer {
+    /// Starts a text. `skip_special` leaves out markup such as an end-of-turn token.
+    pub fn new(tokenizer: &Tokenizer, skip_special: bool) -> Self {
+        Self {
+            tokenizer: tokenizer.clone(),
+            skip_special,
+            stages: tokenizer.stages().clone(),
+        }
+    }
+
+    /// The text that `token` completes; `None` while it completes none. Takes time in proportion to
+    /// the token and the text that it completes, however long the text before it is.
+    ///
+    /// A Llama-style run of byte tokens (`<0xE2>`) is decided as a whole, since one bad byte turns
+    /// the whole run into U+FFFD; it is kept back until another token ends it.
+    pub fn push(&mut self, token: TokenId) -> Option<String> {
+        let token = self.tokenizer.shown(token, self.skip_special)?;
+        self.stages.push(token)
+    }
+
+    /// The text that was kept back for a token that did not come.
+    pub fn finish(mut self) -> Option<String> {
+        self.stages.finish()
+    }
+}
