@@ -12,7 +12,7 @@ use trial::provenance::provenance;
 /// Loads servers on the mock beyond their capacity and compares what is promised with what was measured: with and
 /// without admission by a latency target, at twice the load and, short of slots and short of memory, at four times;
 /// paid and free requests with and without aging; a light tenant beside one that floods, in a fair order and first
-/// come, first served, behind each admission. It takes two minutes and a half more than `--seconds`.
+/// come, first served, behind each admission. It takes some two and a half times `--seconds`, and up to a minute more.
 #[derive(Debug, Parser)]
 #[command(
     after_help = "Exit code 0: every promise was kept; 1: one was broken, or kept by its control too \

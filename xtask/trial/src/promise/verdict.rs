@@ -64,7 +64,8 @@ impl From<bool> for Verdict {
 impl Promise {
     /// The same as figures.
     pub fn figures(&self) -> Vec<Figure> {
-        let name = |what: &str| format!("promise_{}{what}", self.name.replace(' ', "_"));
+        let own = self.name.replace(',', "").replace([' ', '-'], "_");
+        let name = |what: &str| format!("promise_{own}{what}");
         let control = self.control;
         let control = control.map(|value| Figure::new(name("_control"), value, self.unit));
         let mut figures = vec![
