@@ -98,6 +98,8 @@ impl AsyncDispatcher {
 
 impl fmt::Debug for AsyncDispatcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("AsyncDispatcher").field(&self.stats()).finish()
+        f.debug_tuple("AsyncDispatcher")
+            .field(&self.stats())
+            .finish()
     }
 }

@@ -97,7 +97,9 @@ impl<F> fmt::Debug for DispatchLayer<F> {
 impl<S: fmt::Debug, F> fmt::Debug for DispatchService<S, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("DispatchService");
-        debug.field("layer", &self.layer).field("inner", &self.inner);
+        debug
+            .field("layer", &self.layer)
+            .field("inner", &self.inner);
         debug.finish()
     }
 }

@@ -111,7 +111,9 @@ impl Permit {
     fn end(&mut self, outcome: Option<Outcome>) {
         if std::mem::take(&mut self.held) {
             let id = self.id;
-            let waker = self.shared.input(|state, now| state.let_go(now, id, outcome));
+            let waker = self
+                .shared
+                .input(|state, now| state.let_go(now, id, outcome));
             drop(waker);
         }
     }

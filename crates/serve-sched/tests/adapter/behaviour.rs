@@ -48,13 +48,20 @@ fn get() -> Request<Body> {
 /// Sends a request through a layer to a service that answers at once.
 fn answer(front: &AsyncDispatcher, response: fn() -> Response<Body>) -> Response<axum::body::Body> {
     let service = service_fn(move |_: Request<Body>| ready(Ok::<_, Infallible>(response())));
-    let sent = front.layer(ask).layer(service).oneshot(get()).now_or_never();
+    let sent = front
+        .layer(ask)
+        .layer(service)
+        .oneshot(get())
+        .now_or_never();
     sent.unwrap().unwrap().map(Body::new)
 }
 
 fn status(status: u16) -> Response<Body> {
     let response = Response::builder().status(status);
-    response.header(header::RETRY_AFTER, "3").body(Body::empty()).unwrap()
+    response
+        .header(header::RETRY_AFTER, "3")
+        .body(Body::empty())
+        .unwrap()
 }
 
 #[test]
@@ -149,7 +156,8 @@ fn a_refusal_is_an_answer_with_its_status_its_hint_and_its_reason() {
     }
     let _held = front.admit(Ask::new(1, 1)).now_or_never().unwrap();
     let response = answer(&front, || status(200));
-    let Some(Rejection::Refused(refusal)) = response.extensions().get::<Rejection>().copied() else {
+    let Some(Rejection::Refused(refusal)) = response.extensions().get::<Rejection>().copied()
+    else {
         panic!("{response:?}");
     };
     assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
@@ -167,7 +175,10 @@ fn a_request_that_asks_for_nothing_is_its_clients_mistake() {
     for nothing in [Ask::new(0, 1), Ask::new(1, 0), Ask::new(u32::MAX, 1)] {
         let rejected = front.admit(nothing).now_or_never().unwrap().unwrap_err();
         assert!(matches!(rejected, Rejection::Invalid(_)));
-        assert_eq!((rejected.code().status, rejected.retry_after_s()), (400, None));
+        assert_eq!(
+            (rejected.code().status, rejected.retry_after_s()),
+            (400, None)
+        );
     }
     assert_eq!(front.stats().counters.arrived, 0);
 }
@@ -286,14 +297,20 @@ fn a_panic_anywhere_in_the_service_gives_the_slot_back() {
         }
         ready(Ok::<_, Infallible>(status(200)))
     }));
-    let in_poll = front.layer(ask).layer(service_fn(move |_: Request<Body>| async move {
-        if true {
-            panic();
-        }
-        Ok::<_, Infallible>(status(200))
+    let in_poll = front
+        .layer(ask)
+        .layer(service_fn(move |_: Request<Body>| async move {
+            if true {
+                panic();
+            }
+            Ok::<_, Infallible>(status(200))
+        }));
+    let call = catch_unwind(AssertUnwindSafe(|| {
+        drop(in_call.oneshot(get()).now_or_never())
     }));
-    let call = catch_unwind(AssertUnwindSafe(|| drop(in_call.oneshot(get()).now_or_never())));
-    let poll = catch_unwind(AssertUnwindSafe(|| drop(in_poll.oneshot(get()).now_or_never())));
+    let poll = catch_unwind(AssertUnwindSafe(|| {
+        drop(in_poll.oneshot(get()).now_or_never())
+    }));
     assert!(call.is_err() && poll.is_err());
     assert_eq!(front.stats().counters.cancelled, 2);
     assert_all_ended(front.stats());

@@ -4,10 +4,10 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::routing::get;
-use axum::Router;
 use serve_sched::Dispatcher;
 use serve_sched::adapter::{Ask, AsyncDispatcher};
 use serve_sched::admit::QueueCap;
@@ -79,10 +79,16 @@ async fn clients_that_hang_up_leave_nothing_behind() {
     let stats = front.stats();
     assert_all_ended(stats);
     let counters = stats.counters;
-    assert!(counters.finished > 0 && counters.cancelled > 0, "{counters:?}");
+    assert!(
+        counters.finished > 0 && counters.cancelled > 0,
+        "{counters:?}"
+    );
 
     let refused = ask(address, "/slow", usize::MAX).await;
     let refused = String::from_utf8(refused).unwrap();
     assert!(refused.starts_with("HTTP/1.1 503 "), "{refused}");
-    assert!(refused.ends_with("refused for now: the server is shutting down"), "{refused}");
+    assert!(
+        refused.ends_with("refused for now: the server is shutting down"),
+        "{refused}"
+    );
 }

@@ -223,7 +223,10 @@ impl World {
     fn check(&self) {
         let stats = self.front.stats();
         assert_conserved(stats);
-        let (inside, sent) = (self.inside.load(Ordering::Relaxed), stats.running + stats.aborting);
+        let (inside, sent) = (
+            self.inside.load(Ordering::Relaxed),
+            stats.running + stats.aborting,
+        );
         assert!(inside <= sent && sent <= 1, "{inside} inside: {stats:?}");
     }
 }
@@ -397,7 +400,10 @@ impl World {
         } = self;
         drop((front, requests, probe, drained));
         assert!(driver.poll_if_woken());
-        assert!(driver.output.is_some(), "somebody still holds the dispatcher");
+        assert!(
+            driver.output.is_some(),
+            "somebody still holds the dispatcher"
+        );
     }
 }
 
@@ -408,7 +414,8 @@ fn two_events_at_any_point_leave_nothing_behind() {
         for first in EVENTS {
             for second in EVENTS {
                 for (after_first, after_second) in pairs() {
-                    let name = format!("{point:?}: {first:?} {after_first:?} {second:?} {after_second:?}");
+                    let name =
+                        format!("{point:?}: {first:?} {after_first:?} {second:?} {after_second:?}");
                     let run = std::panic::catch_unwind(|| {
                         let mut world = World::reach(point);
                         world.happen(first);
