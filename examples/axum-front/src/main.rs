@@ -134,7 +134,10 @@ impl Line {
     }
 
     fn of(&self, class: Class) -> usize {
-        self.answers.iter().filter(|answer| answer.0 == class).count()
+        self.answers
+            .iter()
+            .filter(|answer| answer.0 == class)
+            .count()
     }
 
     fn refused(&self) -> usize {

@@ -113,11 +113,7 @@ async fn serve(name: &'static str, dispatcher: Dispatcher) -> Line {
 
 /// Has a request answered when it is its turn, or learns why it is not. Work on it that has lost its
 /// use is dropped, and its slot goes to the next.
-async fn answer(
-    front: &AsyncDispatcher,
-    service: &Service,
-    class: Class,
-) -> Result<(), Rejection> {
+async fn answer(front: &AsyncDispatcher, service: &Service, class: Class) -> Result<(), Rejection> {
     let ask = Ask::new(30, OUTPUT_TOKENS).with_class(class);
     let mut permit = front.admit(ask.with_patience(Some(PATIENCE))).await?;
     tokio::select! {

@@ -78,7 +78,10 @@ fn place(file: &File, files: &[File]) -> Option<(String, ItemPath)> {
             .any(|file| file.path == format!("{root}/lib.rs"));
         root.push_str(if has_library { "/main" } else { "" });
     }
-    if matches!(parts.last().map(String::as_str), Some("mod" | "main" | "lib")) {
+    if matches!(
+        parts.last().map(String::as_str),
+        Some("mod" | "main" | "lib")
+    ) {
         parts.pop();
     }
     Some((root, parts))
@@ -311,8 +314,10 @@ mod tests {
         ];
         assert_eq!(
             remedies(&files),
-            ["crates/a/src/x.rs:2: modules in a circle: x -> y -> x; move what they share into one of \
-              them, or below both"]
+            [
+                "crates/a/src/x.rs:2: modules in a circle: x -> y -> x; move what they share into one of \
+              them, or below both"
+            ]
         );
     }
 
@@ -346,7 +351,10 @@ mod tests {
         let files = [
             file("crates/a/src/lib.rs", "mod x;\npub use x::X;\nfn f() {}"),
             file("crates/a/src/x/mod.rs", "mod y;\nuse y::Y;\npub struct X;"),
-            file("crates/a/src/x/y.rs", "use super::X;\nuse crate::f;\npub struct Y;"),
+            file(
+                "crates/a/src/x/y.rs",
+                "use super::X;\nuse crate::f;\npub struct Y;",
+            ),
             file("crates/a/src/z.rs", "use crate::x::X;"),
             file(
                 "crates/a/src/x/w.rs",

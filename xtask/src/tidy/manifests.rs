@@ -222,7 +222,11 @@ mod tests {
             (order, "use mytokio::time;", true),
             (lib, "#[cfg(feature = \"async\")]", true),
             (lib, "pub use tokio::time;", false),
-            ("crates/serve-sched/tests/adapter/main.rs", "use tokio::time;", true),
+            (
+                "crates/serve-sched/tests/adapter/main.rs",
+                "use tokio::time;",
+                true,
+            ),
         ] {
             let found = adapter_alone(&[file(path, line)]);
             assert_eq!(found.is_empty(), allowed, "{path}: {line}");
