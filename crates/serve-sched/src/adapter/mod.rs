@@ -47,3 +47,8 @@ pub use response::ResponseFuture;
 
 /// Any error of a body.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// The blocks of the page are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../../docs/embedding.md")]
+pub struct EmbeddingPage;

@@ -1,5 +1,10 @@
 //! A hundred thousand requests in paused time, with clients that go away and a service that panics.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "tokio's time is paused in this test"
+)]
+
 use std::convert::Infallible;
 use std::time::Duration;
 
@@ -76,7 +81,7 @@ async fn of_a_hundred_thousand_requests_each_has_one_end() {
     let layer = front.layer(|request: &Request<Fate>| {
         let millis = request.body().work.as_millis() as u32;
         let ask = Ask::new(1 + millis, 8).with_tenant(TenantId::new(millis % 5));
-        let patience = (millis % 3 == 0).then(|| Span::from_millis(40));
+        let patience = millis.is_multiple_of(3).then(|| Span::from_millis(40));
         ask.with_class(Class::new((millis % 2) as u8))
             .with_patience(patience)
     });
