@@ -6,7 +6,7 @@ use std::hint::black_box;
 
 use axum::body::Body;
 use criterion::{Criterion, criterion_group, criterion_main};
-use futures::executor::block_on;
+use futures::FutureExt;
 use http::{Request, Response};
 use serve_core::TenantId;
 use serve_sched::Dispatcher;
@@ -24,26 +24,26 @@ fn service() -> impl Service<Request<Body>, Response = Response<Body>, Error = I
     service_fn(|_: Request<Body>| std::future::ready(Ok(Response::new(Body::empty()))))
 }
 
-fn through<S, R>(criterion: &mut Criterion, name: &str, service: S)
+fn through<S, R>(criterion: &mut Criterion, name: &str, service: &S)
 where
     S: Service<Request<Body>, Response = Response<R>> + Clone,
 {
     criterion.bench_function(&format!("layer/{name}"), |bench| {
         bench.iter(|| {
             let answer = service.clone().oneshot(Request::new(Body::empty()));
-            black_box(block_on(answer).is_ok())
+            black_box(answer.now_or_never().is_some_and(|answer| answer.is_ok()))
         });
     });
 }
 
 fn layers(criterion: &mut Criterion) {
-    through(criterion, "none", service());
+    through(criterion, "none", &service());
     let limit = ConcurrencyLimitLayer::new(SLOTS as usize);
-    through(criterion, "tower limit", limit.layer(service()));
+    through(criterion, "tower limit", &limit.layer(service()));
     through(
         criterion,
         "tower limit + load shed",
-        LoadShedLayer::new().layer(limit.layer(service())),
+        &LoadShedLayer::new().layer(limit.layer(service())),
     );
 
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -55,7 +55,7 @@ fn layers(criterion: &mut Criterion) {
     let ask = |_: &Request<Body>| Ask::new(100, 20).with_tenant(TenantId::new(3));
     let plain = Dispatcher::new(Vec::new(), Box::new(Fifo), Box::new(Fixed::new(SLOTS)));
     let plain = AsyncDispatcher::spawn(plain).layer(ask);
-    through(criterion, "dispatcher, fifo", plain.layer(service()));
+    through(criterion, "dispatcher, fifo", &plain.layer(service()));
     let full = Dispatcher::new(
         vec![Box::new(QueueCap::default())],
         Box::new(FairTenants::default()),
@@ -65,7 +65,7 @@ fn layers(criterion: &mut Criterion) {
     through(
         criterion,
         "dispatcher, cap, fair tenants, adaptive",
-        full.layer(service()),
+        &full.layer(service()),
     );
 }
 
