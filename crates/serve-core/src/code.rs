@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use crate::{CancelReason, Limit, Refusal, Span};
+use crate::{CancelReason, InvalidRequest, Limit, Refusal, Span};
 
 /// How the end of a request is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +35,9 @@ pub enum Blame {
 impl Code {
     /// The backend failed under the request.
     pub const BACKEND_ERROR: Self = Self::new("backend_error", 500, Blame::Server);
+
+    /// The request cannot mean anything.
+    pub const INVALID_VALUE: Self = Self::new("invalid_value", 400, Blame::Client);
 
     const OVERLOADED: Self = Self::new("overloaded", 503, Blame::Capacity);
     const NEVER_SERVED: Self = Self::new("never_served", 400, Blame::Client);
@@ -81,7 +84,8 @@ impl Refusal {
                 | Limit::ClassInFlight { .. }
                 | Limit::ClassKv { .. }
                 | Limit::Concurrency { .. }
-                | Limit::DuplicateId,
+                | Limit::DuplicateId
+                | Limit::NoTokens,
                 _,
             ) => usual,
         }
@@ -94,6 +98,13 @@ impl Refusal {
 
         let wait = self.retry_after()?;
         Some(wait.as_nanos().div_ceil(SECOND).max(1))
+    }
+}
+
+impl InvalidRequest {
+    /// How it is told that the request means nothing.
+    pub const fn code(&self) -> Code {
+        Code::INVALID_VALUE
     }
 }
 
@@ -197,7 +208,8 @@ impl Limit {
             Self::Concurrency { .. } => Self::Context { needed: 2, max: 1 },
             Self::Context { .. } => Self::KvBlocks { needed: 2, max },
             Self::KvBlocks { .. } => Self::DuplicateId,
-            Self::DuplicateId => return None,
+            Self::DuplicateId => Self::NoTokens,
+            Self::NoTokens => return None,
         })
     }
 }
@@ -233,7 +245,7 @@ mod tests {
             .collect();
         let listed = kinds.len();
         kinds.dedup();
-        assert_eq!((kinds.len(), listed), (16, 16));
+        assert_eq!((kinds.len(), listed), (17, 17));
     }
 
     #[test]

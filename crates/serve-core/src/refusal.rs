@@ -151,6 +151,9 @@ pub enum Limit {
     Draining,
     /// A request with this id is still live.
     DuplicateId,
+    /// The tokens of the prompt are not known, only [their number](crate::Request::of_lengths), and
+    /// a backend cannot run that.
+    NoTokens,
 }
 
 impl fmt::Display for Limit {
@@ -231,6 +234,9 @@ impl fmt::Display for Limit {
             ),
             Self::Draining => f.write_str("the server is shutting down"),
             Self::DuplicateId => f.write_str("a request with this id is still running"),
+            Self::NoTokens => {
+                f.write_str("the request gives the length of its prompt and not the prompt")
+            }
         }
     }
 }

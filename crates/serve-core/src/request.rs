@@ -33,13 +33,15 @@ impl fmt::Display for Class {
     }
 }
 
-/// One generation request, valid by construction: the prompt holds at least one token, at least one
-/// token may be generated, and positions fit in 32 bits.
+/// One generation request, valid by construction: the prompt holds at least one token (known, or
+/// [only counted](Self::of_lengths)), at least one token may be generated, and positions fit in 32 bits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
     id: RequestId,
     arrival: Time,
+    /// Empty if only its length is known.
     prompt: Arc<[TokenId]>,
+    prompt_tokens: NonZeroU32,
     output_tokens_max: NonZeroU32,
     tenant: TenantId,
     class: Class,
@@ -94,22 +96,50 @@ impl Request {
         output_tokens_max: u32,
     ) -> Result<Self, InvalidRequest> {
         let prompt = prompt.into();
-        if prompt.is_empty() {
-            return Err(InvalidRequest::EmptyPrompt);
-        }
+        Self::build(id, arrival, prompt.len() as u64, output_tokens_max)
+            .map(|lengths| Self { prompt, ..lengths })
+    }
+
+    /// As [`new`](Self::new), where the prompt's tokens are not known or of no interest and only
+    /// their number counts: in front of a service that does the work itself. It allocates nothing.
+    ///
+    /// Such a request [has no tokens](Self::has_tokens). A dispatcher takes it; a scheduler, whose
+    /// backend could not run it, refuses it.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidRequest`] when one of the lengths is zero, or both together exceed 32-bit positions.
+    pub fn of_lengths(
+        id: RequestId,
+        arrival: Time,
+        prompt_tokens: u32,
+        output_tokens_max: u32,
+    ) -> Result<Self, InvalidRequest> {
+        Self::build(id, arrival, u64::from(prompt_tokens), output_tokens_max)
+    }
+
+    fn build(
+        id: RequestId,
+        arrival: Time,
+        prompt: u64,
+        output_tokens_max: u32,
+    ) -> Result<Self, InvalidRequest> {
+        let output = u64::from(output_tokens_max);
+        let too_long = InvalidRequest::TooLong { prompt, output };
+        let prompt_tokens = match u32::try_from(prompt) {
+            Ok(tokens) => NonZeroU32::new(tokens).ok_or(InvalidRequest::EmptyPrompt)?,
+            Err(_) => return Err(too_long),
+        };
         let output_tokens_max =
             NonZeroU32::new(output_tokens_max).ok_or(InvalidRequest::NoOutput)?;
-        let (tokens, output) = (prompt.len() as u64, u64::from(output_tokens_max.get()));
-        if tokens + output > u64::from(u32::MAX) {
-            return Err(InvalidRequest::TooLong {
-                prompt: tokens,
-                output,
-            });
+        if prompt + output > u64::from(u32::MAX) {
+            return Err(too_long);
         }
         Ok(Self {
             id,
             arrival,
-            prompt,
+            prompt: Arc::default(),
+            prompt_tokens,
             output_tokens_max,
             tenant: TenantId::default(),
             class: Class::HIGHEST,
@@ -198,14 +228,19 @@ impl Request {
         self.arrival
     }
 
-    /// The prompt; never empty.
+    /// The prompt; empty if the request [has no tokens](Self::has_tokens), and only then.
     pub fn prompt(&self) -> &Arc<[TokenId]> {
         &self.prompt
     }
 
+    /// Whether the prompt's tokens are known, and not their number alone.
+    pub fn has_tokens(&self) -> bool {
+        !self.prompt.is_empty()
+    }
+
     /// How many tokens the prompt holds.
     pub fn prompt_tokens(&self) -> u32 {
-        self.prompt.len() as u32 // `new` checked that it fits
+        self.prompt_tokens.get()
     }
 
     /// How many tokens may be generated at most.
@@ -284,6 +319,35 @@ mod tests {
             Err(InvalidRequest::Alternatives { asked: 21 })
         );
         assert_eq!(asking(Some(20)).unwrap().logprobs(), Some(20));
+    }
+
+    #[test]
+    fn a_request_of_lengths_counts_like_one_of_tokens_and_has_none() {
+        for (prompt, output) in [
+            (1, 1),
+            (5, 3),
+            (7, u32::MAX - 7),
+            (0, 1),
+            (1, 0),
+            (2, u32::MAX),
+        ] {
+            let lengths = Request::of_lengths(RequestId::new(1), Time::ZERO, prompt, output);
+            let tokens = request(prompt as usize, output);
+            let counts = |it: Result<Request, InvalidRequest>| {
+                it.map(|it| {
+                    (
+                        it.prompt_tokens(),
+                        it.output_tokens_max(),
+                        it.positions_max(),
+                    )
+                })
+            };
+            if let Ok(lengths) = &lengths {
+                assert!(!lengths.has_tokens() && lengths.prompt().is_empty());
+                assert!(tokens.as_ref().unwrap().has_tokens());
+            }
+            assert_eq!(counts(lengths), counts(tokens));
+        }
     }
 
     #[test]

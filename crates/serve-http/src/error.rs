@@ -245,9 +245,8 @@ impl Problem {
         match self {
             Self::Syntax { .. } => bad_request("invalid_json"),
             Self::Type { .. } => bad_request("invalid_type"),
-            Self::Value { .. } | Self::Sampling(_) | Self::Request(_) => {
-                bad_request("invalid_value")
-            }
+            Self::Value { .. } | Self::Sampling(_) => Code::INVALID_VALUE.into(),
+            Self::Request(invalid) => invalid.code().into(),
             Self::Missing { .. } => bad_request("missing_required_parameter"),
             Self::Unsupported { .. } => bad_request("unsupported_parameter"),
             Self::UnknownParameter { .. } => bad_request("unknown_parameter"),

@@ -5,22 +5,21 @@
 //!
 //! This one runs in real time, on tokio; its test runs the same code in paused time.
 
-mod front;
 mod service;
 
 use std::error::Error;
 use std::time::Duration;
 
-use examples_support::{Table, ms, percentile, request, show};
-use serve_core::{Class, EventKind, Request, Span, Time};
+use examples_support::{Table, ms, percentile, show};
+use serve_core::{Class, Span};
 use serve_sched::Dispatcher;
+use serve_sched::adapter::{Ask, AsyncDispatcher, Rejection};
 use serve_sched::admit::QueueCap;
 use serve_sched::limit::{Fixed, Gradient};
 use serve_sched::order::{Fifo, Order, StrictTiers};
 use tokio::task::JoinSet;
 use tokio::time::sleep_until;
 
-use front::Front;
 use service::{SLOTS, Service};
 
 const PAID: Class = Class::HIGHEST;
@@ -83,15 +82,15 @@ async fn run() -> Result<Vec<Line>, Box<dyn Error>> {
 /// Sends the load to a front at its times and collects what comes of it.
 async fn serve(name: &'static str, dispatcher: Dispatcher) -> Line {
     let service = Service::new();
-    let front = Front::start(dispatcher, service.clone());
+    let front = AsyncDispatcher::spawn(dispatcher);
     let begin = tokio::time::Instant::now();
     let mut asking = JoinSet::new();
     for n in 0..REQUESTS {
         sleep_until(begin + GAP * n as u32).await;
-        let front = front.clone();
+        let (front, service) = (front.clone(), service.clone());
         asking.spawn(async move {
             let asked = front.now();
-            let answer = front.answer(ask(n, asked)).await;
+            let answer = answer(&front, &service, class_of(n)).await;
             (class_of(n), answer, front.now().since(asked))
         });
     }
@@ -103,18 +102,27 @@ async fn serve(name: &'static str, dispatcher: Dispatcher) -> Line {
     };
     while let Some(Ok((class, answer, took))) = asking.join_next().await {
         match answer {
-            Some(Ok(EventKind::Finished { .. })) => line.answered.push((class, took)),
-            Some(Err(_)) => line.refused += 1,
-            _ => {}
+            Ok(()) => line.answered.push((class, took)),
+            Err(Rejection::Refused(_)) => line.refused += 1,
+            Err(_) => {}
         }
     }
     line.most_inside = service.most_inside();
     line
 }
 
-fn ask(n: u64, now: Time) -> Request {
-    let request = request(n, now, 30, OUTPUT_TOKENS).with_class(class_of(n));
-    request.with_deadline(Some(now + PATIENCE))
+/// Has a request answered when it is its turn, or learns why it is not. Work on it that has lost its
+/// use is dropped, and its slot goes to the next.
+async fn answer(front: &AsyncDispatcher, service: &Service, class: Class) -> Result<(), Rejection> {
+    let ask = Ask::new(30, OUTPUT_TOKENS).with_class(class);
+    let mut permit = front.admit(ask.with_patience(Some(PATIENCE))).await?;
+    tokio::select! {
+        biased;
+        rejection = permit.ended() => return Err(rejection),
+        () = service.complete(OUTPUT_TOKENS) => {}
+    }
+    permit.finish();
+    Ok(())
 }
 
 fn class_of(n: u64) -> Class {

@@ -5,8 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use serve_core::{FinishReason, Request, Usage};
-use serve_sched::Outcome;
 use tokio::sync::Semaphore;
 use tokio::time::sleep;
 
@@ -32,20 +30,11 @@ impl Service {
         }
     }
 
-    /// Answers a request, sooner or later.
-    pub(crate) async fn complete(&self, request: Arc<Request>) -> Outcome {
+    /// Answers a request of so many tokens, sooner or later.
+    pub(crate) async fn complete(&self, output_tokens: u32) {
         let _inside = Inside::enter(self);
-        let slot = self.slots.acquire().await;
-        sleep(TOKEN * request.output_tokens_max()).await;
-        drop(slot);
-        Outcome::Answered {
-            reason: FinishReason::Length,
-            usage: Usage {
-                prompt_tokens: request.prompt_tokens(),
-                output_tokens: request.output_tokens_max(),
-                ..Usage::default()
-            },
-        }
+        let _slot = self.slots.acquire().await;
+        sleep(TOKEN * output_tokens).await;
     }
 
     /// The most requests that it ever had at once, those in its own queue included.

@@ -1,7 +1,8 @@
 //! Which crate may know which: the dependency edges that must not exist.
 //!
 //! Only what ends up in the build of somebody who depends on the one crate counts: its normal
-//! dependencies on any platform, with the features that it asks for itself. `cargo metadata` cannot say
+//! dependencies on any platform, with its default features: what serve-sched has with `async` is
+//! beside the decisions, and `manifests` keeps it there. `cargo metadata` cannot say
 //! that, since it joins the features of the whole workspace; `cargo tree` can.
 
 use std::process::Command;

@@ -8,6 +8,7 @@ pub(super) fn check(files: &[File]) -> Vec<Finding> {
     let mut findings = lints(files);
     findings.extend(purity(files));
     findings.extend(edge_library(files));
+    findings.extend(adapter_alone(files));
     findings
 }
 
@@ -99,10 +100,56 @@ fn edge_library(files: &[File]) -> Vec<Finding> {
     found.collect()
 }
 
+/// Crates that serve-sched has with its feature `async` only.
+const ASYNC_ONLY: [&str; 7] = [
+    "bytes::",
+    "http::",
+    "http_body::",
+    "pin_project::",
+    "tokio::",
+    "tower_layer::",
+    "tower_service::",
+];
+
+/// Of serve-sched, the adapter alone knows of a runtime and of HTTP, and nothing but lib.rs of the
+/// adapter: what decides is the same with the feature and without it.
+fn adapter_alone(files: &[File]) -> Vec<Finding> {
+    const SOURCES: &str = "crates/serve-sched/src/";
+
+    let pure = files.iter().filter(|file| {
+        file.path.starts_with(SOURCES) && !file.path.starts_with(&format!("{SOURCES}adapter/"))
+    });
+    let found = pure.flat_map(|file| {
+        let is_lib = file.path.strip_prefix(SOURCES) == Some("lib.rs");
+        let naming = file.lines().filter(move |(_, line)| {
+            let code = code(line);
+            let names_crate = ASYNC_ONLY.iter().any(|krate| has_path(code, krate));
+            names_crate || !is_lib && (has_path(code, "adapter::") || code.contains("\"async\""))
+        });
+        naming.map(move |(number, _)| {
+            let remedy = "only src/adapter may know of a runtime; decisions are told the time";
+            Finding::new(file, number, remedy)
+        })
+    });
+    found.collect()
+}
+
+/// Whether a path begins with `krate`, or goes through it.
+fn has_path(code: &str, krate: &str) -> bool {
+    let mut places = code.match_indices(krate);
+    places.any(|(at, _)| {
+        let before = code[..at].chars().next_back();
+        !before.is_some_and(|c| c.is_alphanumeric() || c == '_')
+    })
+}
+
+fn code(line: &str) -> &str {
+    line.split("//").next().unwrap_or("")
+}
+
 /// Whether code, not a comment, names the crate.
 fn names_the_model(line: &str) -> bool {
-    let code = line.split("//").next().unwrap_or("");
-    code.contains("serve_model")
+    code(line).contains("serve_model")
 }
 
 #[cfg(test)]
@@ -158,6 +205,32 @@ mod tests {
             places(&purity(&[core])),
             [("crates/serve-sched/clippy.toml", 1)]
         );
+    }
+
+    #[test]
+    fn of_the_scheduler_only_the_adapter_knows_of_a_runtime() {
+        let adapter = "crates/serve-sched/src/adapter/clock.rs";
+        let order = "crates/serve-sched/src/order/fifo.rs";
+        let lib = "crates/serve-sched/src/lib.rs";
+        for (path, line, allowed) in [
+            (adapter, "use tokio::time::Instant;", true),
+            (order, "use tokio::time::Instant;", false),
+            (order, "let body: http_body::Frame;", false),
+            (order, "use crate::adapter::Clock;", false),
+            (order, "#[cfg(feature = \"async\")]", false),
+            (order, "// as tokio::time does", true),
+            (order, "use mytokio::time;", true),
+            (lib, "#[cfg(feature = \"async\")]", true),
+            (lib, "pub use tokio::time;", false),
+            (
+                "crates/serve-sched/tests/adapter/main.rs",
+                "use tokio::time;",
+                true,
+            ),
+        ] {
+            let found = adapter_alone(&[file(path, line)]);
+            assert_eq!(found.is_empty(), allowed, "{path}: {line}");
+        }
     }
 
     #[test]

@@ -167,6 +167,7 @@ fn table() -> Vec<(Problem, u16, &'static str, &'static str)> {
             "kv_capacity_exceeded",
         ),
         (never(Limit::DuplicateId), 400, INVALID, "never_served"),
+        (never(Limit::NoTokens), 400, INVALID, "never_served"),
         (
             Problem::Cancelled(CancelReason::Client),
             400,

@@ -234,8 +234,8 @@ impl Scheduler {
     ///
     /// # Errors
     ///
-    /// A [`Refusal`]: *never* when it cannot fit into the context or the KV pool, when its id is
-    /// live (which it is until the step that has the backend forget it is booked) or its deadline has
+    /// A [`Refusal`]: *never* when it [has no tokens](Request::has_tokens), when it cannot fit into
+    /// the context or the KV pool, when its id is live (which it is until the step that has the backend forget it is booked) or its deadline has
     /// passed; *later* while draining; or what an admission policy says.
     pub fn submit(&mut self, now: Time, request: impl Into<Arc<Request>>) -> Result<(), Refusal> {
         let now = self.advance(now);
@@ -389,7 +389,9 @@ impl Scheduler {
     fn check_limits(&mut self, now: Time, request: &Request) -> Result<(), Refusal> {
         let positions = request.positions_max();
         let blocks = self.limits.blocks_for(positions);
-        let limit = if positions > self.limits.context_max {
+        let limit = if !request.has_tokens() {
+            Limit::NoTokens
+        } else if positions > self.limits.context_max {
             Limit::Context {
                 needed: u64::from(positions),
                 max: u64::from(self.limits.context_max),

@@ -13,6 +13,7 @@ mod jump;
 mod lecture;
 mod limits;
 mod model;
+mod of_lengths;
 mod orders;
 mod outside;
 mod policies;

@@ -1,0 +1,89 @@
+//! The wait for a permit, as a future.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use serve_core::RequestId;
+
+use super::ask::Ask;
+use super::permit::Permit;
+use super::rejection::Rejection;
+use super::shared::Shared;
+
+/// Waits for a [`Permit`]; made by [`AsyncDispatcher::admit`](super::AsyncDispatcher::admit).
+///
+/// The request arrives when this is first polled. Dropped before that, it has never been; dropped
+/// while it waits, or when its slot has been granted and not yet taken, the request is cancelled and the
+/// slot goes to the next.
+#[must_use = "a request arrives when its future is first polled"]
+pub struct Admission {
+    shared: Arc<Shared>,
+    ask: Ask,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    NotArrived,
+    Arrived(RequestId),
+    Over,
+}
+
+impl Admission {
+    pub(super) fn new(shared: Arc<Shared>, ask: Ask) -> Self {
+        Self {
+            shared,
+            ask,
+            stage: Stage::NotArrived,
+        }
+    }
+
+    fn arrive(&mut self) -> Result<RequestId, Rejection> {
+        let ask = self.ask;
+        let arrived = self.shared.input(|state, now| state.submit(now, &ask));
+        self.stage = match arrived {
+            Ok(id) => Stage::Arrived(id),
+            Err(_) => Stage::Over,
+        };
+        arrived
+    }
+}
+
+impl Future for Admission {
+    type Output = Result<Permit, Rejection>;
+
+    /// # Panics
+    ///
+    /// When polled again after it was ready.
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let id = match self.stage {
+            Stage::NotArrived => self.arrive()?,
+            Stage::Arrived(id) => id,
+            Stage::Over => panic!("an admission is polled after it was ready"),
+        };
+        let (granted, _before) = self.shared.read(|state| state.poll_granted(id, context));
+        granted.map(|granted| {
+            self.stage = Stage::Over;
+            granted.map(|()| Permit::new(Arc::clone(&self.shared), id, self.ask))
+        })
+    }
+}
+
+impl Drop for Admission {
+    fn drop(&mut self) {
+        if let Stage::Arrived(id) = self.stage {
+            let waker = self.shared.input(|state, now| state.let_go(now, id, None));
+            drop(waker);
+        }
+    }
+}
+
+impl fmt::Debug for Admission {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("Admission");
+        debug.field("ask", &self.ask).field("stage", &self.stage);
+        debug.finish_non_exhaustive()
+    }
+}

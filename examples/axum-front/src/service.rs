@@ -1,0 +1,97 @@
+//! A stand-in for an inference service: it takes every request, works at four at a time, keeps the others
+//! in a queue of its own, and streams an answer of forty tokens, one each millisecond.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::State;
+use axum::routing::post;
+use futures::stream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::sleep;
+
+/// What the service works at side by side.
+pub(crate) const SLOTS: u32 = 4;
+/// How long an answer is.
+pub(crate) const OUTPUT_TOKENS: u32 = 40;
+/// How long it takes for each token.
+const TOKEN: Duration = Duration::from_millis(1);
+
+/// The service; a clone is the same one.
+#[derive(Clone)]
+pub(crate) struct Service {
+    slots: Arc<Semaphore>,
+    inside: Arc<AtomicU32>,
+    most_inside: Arc<AtomicU32>,
+}
+
+impl Service {
+    pub(crate) fn new() -> Self {
+        Self {
+            slots: Arc::new(Semaphore::new(SLOTS as usize)),
+            inside: Arc::default(),
+            most_inside: Arc::default(),
+        }
+    }
+
+    pub(crate) fn router(&self) -> Router {
+        let routes = Router::new().route("/generate", post(generate));
+        routes.with_state(self.clone())
+    }
+
+    /// The most requests that it ever had at once, those in its own queue included.
+    pub(crate) fn most_inside(&self) -> u32 {
+        self.most_inside.load(Ordering::Relaxed)
+    }
+
+    /// Whether it works at nothing.
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.inside.load(Ordering::Relaxed) == 0
+    }
+}
+
+/// Streams tokens, as soon as there is a slot.
+async fn generate(State(service): State<Service>) -> Body {
+    let inside = Inside::enter(&service);
+    let slot = Arc::clone(&service.slots).acquire_owned().await.ok();
+    let work = Work {
+        _inside: inside,
+        _slot: slot,
+        tokens: 0,
+    };
+    Body::from_stream(stream::unfold(work, async |mut work| {
+        sleep(TOKEN).await;
+        work.tokens += 1;
+        let left = work.tokens <= OUTPUT_TOKENS;
+        left.then_some((Ok::<_, Infallible>("token "), work))
+    }))
+}
+
+/// An answer that is being worked at.
+struct Work {
+    _inside: Inside,
+    _slot: Option<OwnedSemaphorePermit>,
+    tokens: u32,
+}
+
+/// A request is inside until it has its answer or its client has hung up.
+struct Inside(Arc<AtomicU32>);
+
+impl Inside {
+    fn enter(service: &Service) -> Self {
+        let now_inside = service.inside.fetch_add(1, Ordering::Relaxed) + 1;
+        service.most_inside.fetch_max(now_inside, Ordering::Relaxed);
+        Self(Arc::clone(&service.inside))
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
