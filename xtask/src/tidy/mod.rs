@@ -8,7 +8,6 @@ mod docs;
 mod edges;
 mod manifests;
 mod sources;
-mod wings;
 
 use std::fmt;
 use std::fs;
@@ -100,7 +99,6 @@ pub(crate) fn run(cli: &clap::Command) -> TaskResult {
     findings.extend(files.iter().flat_map(sources::check));
     findings.extend(circles::check(&files));
     findings.extend(manifests::check(&files));
-    findings.extend(wings::check(&files));
     let binaries = metadata.workspace_packages().into_iter();
     let binaries = binaries
         .flat_map(|package| &package.targets)

@@ -1,12 +1,13 @@
 //! How the clients of a life have ended, and whether that agrees with what the server has counted.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use serve_sched::Counters;
+use serve_sched::{Counters, Stats};
 
 use super::ask::{Ask, Conduct};
 use super::attempt::End;
-use super::life::Lived;
+use super::tally::Tally;
 
 /// The book of one life, kept by its clients.
 #[derive(Debug, Default)]
@@ -16,7 +17,7 @@ pub(super) struct Ledger {
     /// Of those, by a stop string.
     pub(super) stopped: u64,
     pub(super) refused: u64,
-    /// Called off by the server.
+    /// Cancelled by the server.
     pub(super) cancelled: u64,
     pub(super) failed: u64,
     /// Gone away by themselves; what the server made of them only it knows.
@@ -28,6 +29,19 @@ pub(super) struct Ledger {
     pub(super) reasons: BTreeMap<String, u64>,
     /// What must not have happened, with the request to which it did.
     pub(super) wrongs: Vec<String>,
+}
+
+/// What was left when a life was over.
+pub(super) struct Lived {
+    pub(super) ledger: Ledger,
+    pub(super) stats: Stats,
+    pub(super) tally: Tally,
+    /// Requests that the server still knew.
+    pub(super) live: usize,
+    /// From the first request to the last end.
+    pub(super) took: Duration,
+    /// Requests that came after the drain had begun.
+    pub(super) after_drain: u64,
 }
 
 impl Ledger {

@@ -23,7 +23,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::ask::{Ask, OUTPUT_TOKENS_MAX};
 use super::attempt::{End, attempt};
 use super::chaos::{Chaos, Faults, Rates, mock};
-use super::ledger::Ledger;
+use super::ledger::{Ledger, Lived};
 use super::tally::Tally;
 
 /// Requests that may wait.
@@ -44,19 +44,6 @@ pub(super) struct Plan {
     pub(super) requests: std::ops::Range<u64>,
     /// Whether no client goes away by itself; then both sides know how each request ended.
     pub(super) patient: bool,
-}
-
-/// What was left when a life was over.
-pub(super) struct Lived {
-    pub(super) ledger: Ledger,
-    pub(super) stats: Stats,
-    pub(super) tally: Tally,
-    /// Requests that the server still knew.
-    pub(super) live: usize,
-    /// From the first request to the last end.
-    pub(super) took: Duration,
-    /// Requests that came after the drain had begun.
-    pub(super) after_drain: u64,
 }
 
 struct Server {

@@ -29,8 +29,9 @@ use tokio::time::{Instant, sleep};
 
 use chaos::Faults;
 pub use chaos::quiet_panics;
+use ledger::Lived;
 pub use life::LifeError;
-use life::{Lived, Plan};
+use life::Plan;
 
 use crate::figure::Figure;
 use crate::process::resident_mib;
