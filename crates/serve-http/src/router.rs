@@ -23,7 +23,7 @@ use crate::metrics::{Arrived, CONTENT_TYPE};
 use crate::request_id;
 use crate::served_model::ServedModel;
 use crate::service::{STALLED, Service};
-use crate::settings::{CapacityStatus, Settings};
+use crate::settings::{CapacityStatus, EdgeSettings};
 use crate::stream;
 use crate::terms::{Caller, Terms};
 
@@ -192,7 +192,7 @@ async fn answer<A: Ask>(
 }
 
 /// The request's key, if keys mean anything here.
-fn idempotency_key(request: &Request, settings: &Settings) -> Result<Option<String>, Problem> {
+fn idempotency_key(request: &Request, settings: &EdgeSettings) -> Result<Option<String>, Problem> {
     if settings.idempotency_ttl.is_zero() {
         return Ok(None);
     }

@@ -15,7 +15,7 @@ use crate::stop::StopMatcher;
 use crate::telemetry::RequestLog;
 use crate::terms::Terms;
 use crate::text::{Text, TextError};
-use crate::worker::{Place, Worker};
+use crate::worker::{Permit, Worker};
 
 /// The model that is served and the thread that runs it.
 pub struct ServedModel {
@@ -83,7 +83,7 @@ impl ServedModel {
     ) -> Result<(Header, Generation), Problem> {
         let arrival = self.worker.now();
         self.check_model(&chat.options)?;
-        let place = self.worker.reserve(terms.tenant)?;
+        let permit = self.worker.reserve(terms.tenant)?;
         let ChatRequest {
             messages,
             template_variables,
@@ -98,7 +98,7 @@ impl ServedModel {
             endpoint: Endpoint::Chat,
             param: "messages",
             arrival,
-            place,
+            permit,
             prompt,
             output_tokens_default: rest as u32,
             terms,
@@ -122,7 +122,7 @@ impl ServedModel {
 
         let arrival = self.worker.now();
         self.check_model(&completion.options)?;
-        let place = self.worker.reserve(terms.tenant)?;
+        let permit = self.worker.reserve(terms.tenant)?;
         let prompt = match completion.prompt {
             Prompt::Text(prompt) => {
                 let text = Arc::clone(&self.text);
@@ -135,7 +135,7 @@ impl ServedModel {
             endpoint: Endpoint::Completion,
             param: "prompt",
             arrival,
-            place,
+            permit,
             prompt,
             output_tokens_default: OUTPUT_TOKENS_DEFAULT.min(rest) as u32,
             terms,
@@ -176,7 +176,7 @@ impl ServedModel {
             model: self.name.clone(),
         };
         let prompt_tokens = request.prompt_tokens();
-        let ticket = self.worker.submit(job.place, request)?;
+        let ticket = self.worker.submit(job.permit, request)?;
         let mut log = RequestLog::new(header.id.clone(), job.arrival, prompt_tokens);
         if job.measured {
             log = log.measured(Arc::clone(&self.metrics));
@@ -286,7 +286,7 @@ impl ServedModel {
             endpoint: Endpoint::Completion,
             param: "prompt",
             arrival: self.worker.now(),
-            place: self.worker.reserve(TenantId::default())?,
+            permit: self.worker.reserve(TenantId::default())?,
             prompt: vec![TokenId::new(0)],
             output_tokens_default: 1,
             terms: Terms::default(),
@@ -308,7 +308,7 @@ struct Job {
     /// The parameter that the prompt came from.
     param: &'static str,
     arrival: Time,
-    place: Place,
+    permit: Permit,
     prompt: Vec<TokenId>,
     output_tokens_default: u32,
     terms: Terms,

@@ -15,7 +15,7 @@ use crate::idempotency::Answers;
 use crate::lifecycle::{Lifecycle, State};
 use crate::metrics::{Metrics, Snapshot};
 use crate::served_model::ServedModel;
-use crate::settings::Settings;
+use crate::settings::EdgeSettings;
 use crate::text::Text;
 use crate::worker::{Rebuild, Worker, WorkerError};
 
@@ -52,7 +52,7 @@ pub enum LaunchError {
 
 /// The server's state, shared by all handlers.
 pub struct Service {
-    settings: Settings,
+    settings: EdgeSettings,
     lifecycle: Arc<Lifecycle>,
     serving: OnceLock<ServedModel>,
     answers: Arc<Answers>,
@@ -67,7 +67,7 @@ pub(crate) const STALLED: &str = "stalled";
 
 impl Service {
     /// A server without a model: every path answers, none serves.
-    pub fn new(settings: Settings) -> Arc<Self> {
+    pub fn new(settings: EdgeSettings) -> Arc<Self> {
         let (ttl, bytes_max) = (settings.idempotency_ttl, settings.idempotency_bytes_max);
         Arc::new(Self {
             answers: Answers::new(Span::from(ttl), bytes_max),
@@ -81,7 +81,7 @@ impl Service {
     }
 
     /// The settings.
-    pub fn settings(&self) -> &Settings {
+    pub fn settings(&self) -> &EdgeSettings {
         &self.settings
     }
 

@@ -11,7 +11,7 @@ use crate::auth::Keys;
 
 /// What the edge itself can be told.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct EdgeSettings {
     /// Requests that may wait beside those that run; 0 lets any number wait.
     pub queue_cap: u32,
     /// What one connection and one body may cost.
@@ -83,7 +83,7 @@ pub enum CapacityStatus {
     TooManyRequests,
 }
 
-impl Settings {
+impl EdgeSettings {
     /// The name of a class.
     pub fn class_name(&self, class: Class) -> &str {
         let name = self.classes.get(usize::from(class.rank()));
@@ -91,7 +91,7 @@ impl Settings {
     }
 }
 
-impl Default for Settings {
+impl Default for EdgeSettings {
     fn default() -> Self {
         Self {
             queue_cap: QUEUE_CAP.usual(),

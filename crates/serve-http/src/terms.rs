@@ -14,7 +14,7 @@ use crate::api::{Options, TIMEOUT_MS_MAX};
 use crate::auth::Identity;
 use crate::error::Problem;
 use crate::request_id::RequestName;
-use crate::settings::Settings;
+use crate::settings::EdgeSettings;
 
 /// The header that names the class of a request.
 pub const CLASS_HEADER: HeaderName = HeaderName::from_static("x-request-class");
@@ -54,7 +54,7 @@ impl Caller {
     /// # Errors
     ///
     /// [`Problem::Unauthorized`], or a header that cannot be read.
-    pub(crate) fn of(request: &Request, settings: &Settings) -> Result<Self, Problem> {
+    pub(crate) fn of(request: &Request, settings: &EdgeSettings) -> Result<Self, Problem> {
         let headers = request.headers();
         let identity = settings.keys.identify(headers)?;
         let name = request.extensions().get::<RequestName>();
@@ -73,7 +73,11 @@ impl Caller {
     ///
     /// A [`Problem`] when header and body contradict each other, when there is no such class, or
     /// when it is above the caller's own.
-    pub(crate) fn terms(self, options: &Options, settings: &Settings) -> Result<Terms, Problem> {
+    pub(crate) fn terms(
+        self,
+        options: &Options,
+        settings: &EdgeSettings,
+    ) -> Result<Terms, Problem> {
         let class = agreed(
             ("x-request-class", self.class.as_deref()),
             ("request_class", options.class.as_deref()),
@@ -104,7 +108,7 @@ fn class_named(
     param: &'static str,
     name: &str,
     highest: Class,
-    settings: &Settings,
+    settings: &EdgeSettings,
 ) -> Result<Class, Problem> {
     let names = &settings.classes;
     let class = names

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use serve_bench::experiments::servers::{Program, Server, ServerError, Settings};
+use serve_bench::experiments::servers::{Program, Server, ServerError, ServerSettings};
 use thiserror::Error;
 
 use crate::process::cpu_time;
@@ -47,7 +47,7 @@ impl Served {
     /// # Errors
     ///
     /// [`ServedError`], with the server's last words where it had any.
-    pub async fn start(program: &Program, settings: &Settings) -> Result<Self, ServedError> {
+    pub async fn start(program: &Program, settings: &ServerSettings) -> Result<Self, ServedError> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
 
         let number = NEXT.fetch_add(1, Ordering::Relaxed);

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use crate::analysis::table::Table;
 use crate::experiments::calibrate::{Fit, Observation, Range, Verdict, observe, settings_file};
 use crate::experiments::series::{PointError, Series};
-use crate::experiments::servers::{Effective, Settings};
+use crate::experiments::servers::{Effective, ServerSettings};
 use crate::experiments::simulate::{self, ServerModel, Simulation};
 use crate::workload::Workload;
 use crate::workload::spec::Vocabulary;
@@ -91,9 +91,9 @@ pub(crate) async fn run(options: &Calibrate) -> CommandResult {
 }
 
 async fn calibrate(options: &Calibrate) -> CommandResult {
-    let nothing = Settings::default();
+    let nothing = ServerSettings::default();
     // What is found in a cache would be taken for a fast step.
-    let uncached = Settings::default().with("prefix_cache", "false");
+    let uncached = ServerSettings::default().with("prefix_cache", "false");
     let mut series = options.lab.series(&uncached, Path::new(""))?;
     let effective = series.effective(&nothing).await?;
     let context_max = series.context_max(&nothing).await?;
@@ -197,7 +197,7 @@ async fn observe_all(
     let mut observations = Vec::new();
     for load in range.loads() {
         let point = series
-            .point(&load.id, &Settings::default(), load.spec.clone())
+            .point(&load.id, &ServerSettings::default(), load.spec.clone())
             .await?;
         let rows = &point.run.records;
         let of_load = match times {
@@ -240,7 +240,7 @@ fn numbers(fit: &Fit, verdict: &Verdict) -> Vec<(String, f64, &'static str)> {
 
 fn described(series: &Series) -> String {
     match series.base() {
-        base if base == Settings::default() => "a server".to_owned(),
+        base if base == ServerSettings::default() => "a server".to_owned(),
         base => format!("a server with {base}"),
     }
 }
@@ -295,14 +295,14 @@ async fn check(
     };
     let spec = range.unseen((rate * 100.0).round().max(1.0) / 100.0, requests)?;
     let point = series
-        .point("unseen", &Settings::default(), spec.clone())
+        .point("unseen", &ServerSettings::default(), spec.clone())
         .await?;
     for void in &point.void {
         series.live().line(&format!("VOID       {void}"));
     }
-    let own = effective.map(Settings::of).unwrap_or_default();
+    let own = effective.map(ServerSettings::of).unwrap_or_default();
     let max_batch = range.batches.last().copied().unwrap_or(1);
-    let fitted = Settings::from_toml(&settings_file(fit, max_batch, ""))?;
+    let fitted = ServerSettings::from_toml(&settings_file(fit, max_batch, ""))?;
     let fitted = own.and(&fitted).with("mock_speed", "1");
     let model = ServerModel::of_server(&fitted)?;
     let workload = Workload::new(spec, Path::new(""))?;

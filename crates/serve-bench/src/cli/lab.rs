@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::experiments::progress::interrupted;
 use crate::experiments::series::{Series, Servers};
-use crate::experiments::servers::{Program, Settings};
+use crate::experiments::servers::{Program, ServerSettings};
 use clap::Args;
 
 /// Whose servers, and where the runs go.
@@ -17,7 +17,7 @@ pub(crate) struct LabArgs {
     serve: Option<PathBuf>,
     /// A setting of every server that is started, such as backend=mock; again for another
     #[arg(long = "with", value_name = "NAME=VALUE")]
-    with: Vec<Settings>,
+    with: Vec<ServerSettings>,
     /// A server that runs already, instead of one that is started; its settings stay as they are
     #[arg(long, conflicts_with_all = ["serve", "with"])]
     url: Option<String>,
@@ -49,7 +49,11 @@ impl LabArgs {
 
     /// A series of runs of these servers, with settings of `extra` below those of the arguments. Its
     /// budget begins now.
-    pub(crate) fn series(&self, extra: &Settings, files: &Path) -> Result<Series, Box<dyn Error>> {
+    pub(crate) fn series(
+        &self,
+        extra: &ServerSettings,
+        files: &Path,
+    ) -> Result<Series, Box<dyn Error>> {
         let servers = match &self.url {
             Some(url) => Servers::Running {
                 url: url.clone(),
@@ -66,8 +70,8 @@ impl LabArgs {
     }
 
     /// The settings of every server.
-    pub(crate) fn settings(&self) -> Result<Settings, Box<dyn Error>> {
-        let settings = Settings::from_flags(&self.server_args)?;
+    pub(crate) fn settings(&self) -> Result<ServerSettings, Box<dyn Error>> {
+        let settings = ServerSettings::from_flags(&self.server_args)?;
         Ok(settings.and(&self.with.iter().cloned().collect()))
     }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use crate::experiments::matrix::{self, Effort, Outcome, Plan, Section};
-use crate::experiments::servers::Settings;
+use crate::experiments::servers::ServerSettings;
 use clap::Args;
 
 use super::lab::LabArgs;
@@ -94,9 +94,9 @@ fn print(outcome: &Outcome, report: &Path) -> io::Result<()> {
 }
 
 impl Matrix {
-    /// Settings of every server, below those that were asked for one by one.
-    fn base(&self) -> Settings {
-        let base = Settings::default();
+    /// ServerSettings of every server, below those that were asked for one by one.
+    fn base(&self) -> ServerSettings {
+        let base = ServerSettings::default();
         match self.backend.as_deref() {
             // The mock has the pace of a real GPU, at which nothing takes a minute.
             Some("mock") if self.smoke => base.with("backend", "mock").with("mock_speed", "8"),

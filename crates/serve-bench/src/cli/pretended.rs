@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::path::{Path, PathBuf};
 
-use crate::experiments::servers::Settings;
+use crate::experiments::servers::ServerSettings;
 use crate::experiments::simulate::ServerModel;
 use clap::Args;
 
@@ -15,7 +15,7 @@ pub(crate) struct PretendedArgs {
     config: Option<PathBuf>,
     /// A setting of the pretended server, by the name that `serve` has for it; it wins over the file
     #[arg(long = "with", value_name = "NAME=VALUE")]
-    with: Vec<Settings>,
+    with: Vec<ServerSettings>,
 }
 
 impl PretendedArgs {
@@ -33,8 +33,8 @@ impl PretendedArgs {
     }
 }
 
-fn read(path: &Path) -> Result<Settings, String> {
+fn read(path: &Path) -> Result<ServerSettings, String> {
     let text = std::fs::read_to_string(path);
     let text = text.map_err(|error| format!("{}: {error}", path.display()))?;
-    Settings::from_toml(&text).map_err(|error| format!("{}: {error}", path.display()))
+    ServerSettings::from_toml(&text).map_err(|error| format!("{}: {error}", path.display()))
 }

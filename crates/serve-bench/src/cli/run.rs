@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::analysis::{Analysis, Options};
-use crate::experiments::measure::{Settings, measure, measure_engine};
+use crate::experiments::measure::{RunSettings, measure, measure_engine};
 use crate::experiments::progress::{Live, interrupted};
 use crate::experiments::simulate::ServerModel;
 use crate::store::folder::{self, RunFolder};
@@ -237,9 +237,9 @@ pub(crate) async fn run(options: Run) -> CommandResult {
     let live = Live::new();
     let bar = live.requests("run", workload.requests());
     let mut written = Ok(());
-    let settings = Settings {
+    let settings = RunSettings {
         folder: options.dir.as_ref().map(RunFolder::at),
-        ..Settings::new(interrupted(None))
+        ..RunSettings::new(interrupted(None))
     };
     let on_row = |record: &Record| {
         if let (Some(out), Ok(())) = (&mut out, &written) {

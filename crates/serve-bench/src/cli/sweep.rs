@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use crate::experiments::servers::Settings;
+use crate::experiments::servers::ServerSettings;
 use crate::experiments::sweep::search::Goal;
 use crate::experiments::sweep::simulated::Pretended;
 use crate::experiments::sweep::{Axis, Loads, Results, Sweep as Plan, last_passing, paths, table};
@@ -106,7 +106,7 @@ pub(crate) async fn run(options: &Sweep) -> CommandResult {
     if options.simulated {
         return simulate(&plan, options, files);
     }
-    let mut series = options.lab.series(&Settings::default(), files)?;
+    let mut series = options.lab.series(&ServerSettings::default(), files)?;
     let (out, mut written) = (options.lab.out().to_owned(), Ok(()));
     let results = plan
         .run(&mut series, |results| written = write_index(&out, results))

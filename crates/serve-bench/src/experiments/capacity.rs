@@ -15,7 +15,7 @@ use thiserror::Error;
 use tokio::sync::watch;
 
 use crate::analysis::delivered::Delivered;
-use crate::experiments::measure::{MeasureError, Settings, measure};
+use crate::experiments::measure::{MeasureError, RunSettings, measure};
 use crate::store::folder::Run;
 use crate::store::record::Outcome;
 use crate::transport::http::{Target, TargetError};
@@ -92,7 +92,7 @@ impl Trial {
         let workload = Workload::new(spec, Path::new(""))?;
         let target =
             Target::new(&format!("http://{address}"), Some("none".to_owned()), None).await?;
-        let measured = measure(&target, &workload, Settings::new(stop), |_| {}).await?;
+        let measured = measure(&target, &workload, RunSettings::new(stop), |_| {}).await?;
         Ok(carried(&measured.run))
     }
 }

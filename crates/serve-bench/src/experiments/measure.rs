@@ -29,7 +29,7 @@ use crate::workload::spec::SpecError;
 
 /// What a run is besides its workload and its server.
 #[derive(Clone, Debug)]
-pub(crate) struct Settings {
+pub(crate) struct RunSettings {
     /// Where rows and manifest go; nowhere when absent.
     pub folder: Option<RunFolder>,
     /// How often the server's counters are asked for, if it shows any.
@@ -42,7 +42,7 @@ pub(crate) struct Settings {
     pub stop: watch::Receiver<bool>,
 }
 
-impl Settings {
+impl RunSettings {
     /// A run that starts now and goes nowhere.
     pub(crate) fn new(stop: watch::Receiver<bool>) -> Self {
         Self {
@@ -108,7 +108,7 @@ const AHEAD: Duration = Duration::from_millis(50);
 pub(crate) async fn measure(
     target: &Target,
     workload: &Workload,
-    settings: Settings,
+    settings: RunSettings,
     on_row: impl FnMut(&Record),
 ) -> Result<Measured, MeasureError> {
     raise_open_files_limit();
@@ -145,7 +145,7 @@ pub(crate) async fn measure(
 pub(crate) async fn measure_engine(
     engine: &Arc<Engine>,
     workload: &Workload,
-    settings: Settings,
+    settings: RunSettings,
     on_row: impl FnMut(&Record),
 ) -> Result<Measured, MeasureError> {
     let client = engine.client(workload.spec())?;
@@ -178,7 +178,7 @@ async fn keep<T: Transport>(
     client: T,
     (described, hardware): (Described, Hardware),
     workload: &Workload,
-    settings: Settings,
+    settings: RunSettings,
     poll: impl FnOnce(Instant, Duration) -> Poller,
     mut on_row: impl FnMut(&Record),
 ) -> Result<Measured, MeasureError> {
@@ -241,7 +241,7 @@ fn polling_client() -> Result<reqwest::Client, MeasureError> {
 async fn warm_up<T: Transport>(
     workload: &Workload,
     client: &T,
-    settings: &Settings,
+    settings: &RunSettings,
 ) -> Result<(), MeasureError> {
     let requests = workload.spec().measure.warmup_requests;
     let Some(workload) = workload.warm_up(requests) else {

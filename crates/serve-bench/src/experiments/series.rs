@@ -17,7 +17,7 @@ use crate::analysis::delivered::Delivered;
 use crate::experiments::measure::{self, MeasureError, measure};
 use crate::experiments::progress::Live;
 use crate::experiments::servers::{
-    Effective, Program, Server, ServerError, Settings, any_key, key_in,
+    Effective, Program, Server, ServerError, ServerSettings, any_key, key_in,
 };
 use crate::store::folder::{FolderError, Run, RunFolder};
 use crate::store::record::Outcome;
@@ -33,8 +33,8 @@ pub(crate) enum Servers {
     Started {
         /// The binary.
         program: Program,
-        /// Settings of every point.
-        base: Settings,
+        /// ServerSettings of every point.
+        base: ServerSettings,
     },
     /// One that runs already, whose settings nobody here can change.
     Running {
@@ -91,7 +91,7 @@ pub(crate) enum PointError {
         /// The server.
         url: String,
         /// What was asked.
-        settings: Settings,
+        settings: ServerSettings,
     },
     /// The workload cannot be made.
     #[error(transparent)]
@@ -158,10 +158,10 @@ impl Series {
     }
 
     /// What every point's server has beside the point's own settings.
-    pub(crate) fn base(&self) -> Settings {
+    pub(crate) fn base(&self) -> ServerSettings {
         match &self.servers {
             Servers::Started { base, .. } => base.clone(),
-            Servers::Running { .. } => Settings::default(),
+            Servers::Running { .. } => ServerSettings::default(),
         }
     }
 
@@ -175,7 +175,7 @@ impl Series {
     pub(crate) async fn point(
         &mut self,
         id: &str,
-        settings: &Settings,
+        settings: &ServerSettings,
         spec: Spec,
     ) -> Result<Point, PointError> {
         let workload = Workload::new(spec, &self.files)?;
@@ -190,7 +190,7 @@ impl Series {
         let target = self.with_keys(target, settings, workload.spec())?;
         // Only what is no finished run of this program is ever removed.
         remove(folder.path())?;
-        let mut options = measure::Settings::new(self.stop.clone());
+        let mut options = measure::RunSettings::new(self.stop.clone());
         options.folder = Some(folder.clone());
         options.server_command = command;
         options.poll = POLL;
@@ -229,7 +229,7 @@ impl Series {
     /// [`PointError`] when there is no such server.
     pub(crate) async fn effective(
         &mut self,
-        settings: &Settings,
+        settings: &ServerSettings,
     ) -> Result<Option<Effective>, PointError> {
         self.server(settings).await?;
         Ok(self
@@ -246,7 +246,7 @@ impl Series {
     /// [`PointError`] when there is no such server.
     pub(crate) async fn context_max(
         &mut self,
-        settings: &Settings,
+        settings: &ServerSettings,
     ) -> Result<Option<u32>, PointError> {
         let (target, _) = self.server(settings).await?;
         Ok(target.context_max())
@@ -254,7 +254,7 @@ impl Series {
 
     fn measured_before(
         &self,
-        settings: &Settings,
+        settings: &ServerSettings,
         workload: &Workload,
         folder: &RunFolder,
     ) -> Result<Option<Point>, PointError> {
@@ -269,7 +269,7 @@ impl Series {
         let asked = self.base().and(settings);
         let same_server = effective
             .as_ref()
-            .map_or(asked == Settings::default(), |effective| {
+            .map_or(asked == ServerSettings::default(), |effective| {
                 asked.check(effective).is_ok()
             });
         if manifest.artifact.interrupted {
@@ -294,7 +294,7 @@ impl Series {
     /// The server of these settings, and the command that started it.
     async fn server(
         &mut self,
-        settings: &Settings,
+        settings: &ServerSettings,
     ) -> Result<(Target, Option<Vec<String>>), PointError> {
         match &self.servers {
             Servers::Running {
@@ -302,7 +302,7 @@ impl Series {
                 model,
                 api_key,
             } => {
-                if *settings != Settings::default() {
+                if *settings != ServerSettings::default() {
                     let (url, settings) = (url.clone(), settings.clone());
                     return Err(PointError::NotOurs { url, settings });
                 }
@@ -342,7 +342,7 @@ impl Series {
     fn with_keys(
         &self,
         target: Target,
-        settings: &Settings,
+        settings: &ServerSettings,
         spec: &Spec,
     ) -> Result<Target, TargetError> {
         let all = self.base().and(settings);

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use crate::experiments::calibrate::{Fit, Observation, Range, Verdict, observe, settings_file};
-use crate::experiments::servers::Settings;
+use crate::experiments::servers::ServerSettings;
 use crate::experiments::simulate::{ServerModel, Simulation, run};
 use crate::store::record::Record;
 use crate::workload::Workload;
@@ -29,7 +29,7 @@ fn range() -> Range {
 }
 
 fn rows(spec: Spec, settings: &str, edge: Span) -> Vec<Record> {
-    let settings = Settings::from_toml(settings)
+    let settings = ServerSettings::from_toml(settings)
         .unwrap()
         .with("prefix_cache", "false");
     let model = ServerModel::new(&settings).unwrap();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::experiments::matrix::{self, Effort, Outcome, Plan};
 use crate::experiments::series::{Series, Servers};
-use crate::experiments::servers::{Program, Settings};
+use crate::experiments::servers::{Program, ServerSettings};
 use tokio::sync::watch;
 
 /// The folders that are committed, and the sections whose rows are.
@@ -32,7 +32,7 @@ async fn again(folder: &str, sections: &[&str]) -> Outcome {
             path: "/nowhere/serve".into(),
             load_timeout: Duration::ZERO,
         },
-        base: Settings::default()
+        base: ServerSettings::default()
             .with("backend", "mock")
             .with("mock_speed", "2"),
     };

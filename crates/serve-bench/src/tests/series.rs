@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::experiments::series::{PointError, Series, Servers};
-use crate::experiments::servers::Settings;
+use crate::experiments::servers::ServerSettings;
 use crate::workload::spec::Spec;
 use tokio::sync::watch;
 
@@ -38,7 +38,7 @@ async fn server() -> Server {
 async fn a_point_is_measured_once_and_never_overwritten() {
     let (server, out) = (server().await, out("series-once"));
     let (stop, stopped) = watch::channel(false);
-    let nothing = Settings::default();
+    let nothing = ServerSettings::default();
     let first = series(&server, &out, &stopped)
         .point("a", &nothing, spec(3))
         .await
@@ -69,7 +69,7 @@ async fn a_point_is_measured_once_and_never_overwritten() {
 async fn what_was_interrupted_is_measured_again() {
     let (server, out) = (server().await, out("series-again"));
     let (_keep, stopped) = watch::channel(false);
-    let nothing = Settings::default();
+    let nothing = ServerSettings::default();
     let first = series(&server, &out, &stopped)
         .point("a", &nothing, spec(2))
         .await
@@ -98,7 +98,7 @@ async fn what_was_interrupted_is_measured_again() {
 async fn nobody_can_set_anything_about_a_server_that_runs_already() {
     let (server, out) = (server().await, out("series-not-ours"));
     let (_keep, stopped) = watch::channel(false);
-    let settings = Settings::default().with("max_batch", "8");
+    let settings = ServerSettings::default().with("max_batch", "8");
     let error = series(&server, &out, &stopped)
         .point("a", &settings, spec(1))
         .await

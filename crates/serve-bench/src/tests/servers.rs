@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::experiments::servers::{Program, Server, ServerError, Settings};
+use crate::experiments::servers::{Program, Server, ServerError, ServerSettings};
 
 fn program(path: &str) -> Program {
     Program {
@@ -19,7 +19,7 @@ fn log(name: &str) -> PathBuf {
 #[tokio::test]
 async fn a_server_that_ends_at_once_is_quoted() {
     // A program that knows none of the flags.
-    let settings: Settings = "no_such_setting=1".parse().unwrap();
+    let settings: ServerSettings = "no_such_setting=1".parse().unwrap();
     let started = Server::start(&program("/bin/cat"), &settings, &log("ended.log")).await;
     let error = started.unwrap_err();
     assert!(matches!(error, ServerError::Ended { .. }), "{error}");
@@ -31,7 +31,7 @@ async fn a_server_that_ends_at_once_is_quoted() {
 #[tokio::test]
 async fn a_program_that_is_not_there_is_named() {
     let missing = program("/nowhere/serve");
-    let started = Server::start(&missing, &Settings::default(), &log("missing.log")).await;
+    let started = Server::start(&missing, &ServerSettings::default(), &log("missing.log")).await;
     let message = started.unwrap_err().to_string();
     assert!(message.starts_with("/nowhere/serve: "), "{message}");
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::experiments::servers::Settings;
+use crate::experiments::servers::ServerSettings;
 use crate::experiments::simulate::{ServerModel, SimulateError, simulate};
 use crate::store::manifest::Source;
 use crate::store::record::{Outcome, Record};
@@ -25,7 +25,7 @@ fn rows_of(spec: &str, settings: &[&str]) -> Vec<Record> {
 fn server(settings: &[&str]) -> ServerModel {
     let settings = settings
         .iter()
-        .map(|text| text.parse::<Settings>().unwrap());
+        .map(|text| text.parse::<ServerSettings>().unwrap());
     ServerModel::new(&settings.collect()).unwrap()
 }
 

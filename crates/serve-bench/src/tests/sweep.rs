@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::analysis::delivered::Delivered;
 use crate::analysis::{Analysis, Options};
 use crate::experiments::series::{Series, Servers};
-use crate::experiments::servers::Settings;
+use crate::experiments::servers::ServerSettings;
 use crate::experiments::simulate::{self, ServerModel, Simulation};
 use crate::experiments::sweep::search::{Goal, Judged, Measured, Search, Why};
 use crate::experiments::sweep::simulated::{Pretended, SweepError};
@@ -42,7 +42,7 @@ fn simulated(load: f64, repeat: u32) -> Measured {
          ignore_eos = true\n[slo]\ne2e_ms = 600\n"
     );
     let workload = Workload::new(Spec::parse("test", &text).unwrap(), Path::new("")).unwrap();
-    let model = ServerModel::new(&Settings::from_toml(DEVICE).unwrap()).unwrap();
+    let model = ServerModel::new(&ServerSettings::from_toml(DEVICE).unwrap()).unwrap();
     let how = Simulation {
         edge: Span::ZERO,
         folder: None,
@@ -196,7 +196,7 @@ fn a_simulated_sweep_says_the_same_on_any_number_of_threads() {
     let on = |sweep: &Sweep, threads: usize| {
         let out = folder.join(threads.to_string());
         let how = Pretended {
-            base: Settings::default().with("queue_cap", "5"),
+            base: ServerSettings::default().with("queue_cap", "5"),
             out: &out,
             files: Path::new(""),
             threads: NonZeroUsize::new(threads).unwrap(),

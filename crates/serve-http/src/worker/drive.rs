@@ -10,13 +10,13 @@ use tokio::sync::mpsc;
 use tracing::{debug, warn};
 
 use super::clock::Clock;
-use super::desk::{Desk, Planned};
+use super::shared::{Planned, SharedScheduler};
 use super::update::{Batch, Message};
 use crate::metrics::Metrics;
 
 pub(super) struct Drive {
     pub(super) backend: Box<dyn Backend + Send>,
-    pub(super) desk: Arc<Desk>,
+    pub(super) shared: Arc<SharedScheduler>,
     pub(super) messages: mpsc::Sender<Message>,
     pub(super) clock: Clock,
     pub(super) metrics: Arc<Metrics>,
@@ -25,7 +25,7 @@ pub(super) struct Drive {
 /// Why the loop has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Over {
-    /// The desk is closed, or nobody listens any more.
+    /// The scheduler is closed, or nobody listens any more.
     Closed,
     /// The scheduler is broken.
     Broken,
@@ -43,7 +43,7 @@ impl Drive {
         let mut plan = StepPlan::new();
         let mut outcome = StepOutcome::new();
         let mut patience = Some(Duration::ZERO);
-        while self.desk.wait(patience) {
+        while self.shared.wait(patience) {
             // What has come of a cancellation must not wait for the step.
             if !self.hand_on() {
                 return Over::Closed;
@@ -62,7 +62,7 @@ impl Drive {
     /// Runs one step, if there is one to run.
     fn step(&mut self, plan: &mut StepPlan, outcome: &mut StepOutcome) -> Went {
         let begun = self.clock.now();
-        match self.desk.plan(begun, plan) {
+        match self.shared.plan(begun, plan) {
             Planned::Step => {}
             Planned::Nothing(wake) => {
                 let left = |wake| self.left_until(wake).unwrap_or_default();
@@ -77,7 +77,7 @@ impl Drive {
                 if let Some(left) = self.left_until(until) {
                     thread::sleep(left);
                 }
-                self.desk.booked(until, plan, Ok(outcome));
+                self.shared.booked(until, plan, Ok(outcome));
                 let sequences = plan.segments().len() as u32;
                 // One that runs nothing only lets the backend forget requests.
                 if sequences > 0 {
@@ -87,7 +87,7 @@ impl Drive {
             }
             Err(error) => {
                 warn!(step = plan.step().get(), %error, "a step failed");
-                self.desk.booked(self.clock.now(), plan, Err(&error));
+                self.shared.booked(self.clock.now(), plan, Err(&error));
             }
         }
         Went::On(Some(Duration::ZERO))
@@ -96,7 +96,7 @@ impl Drive {
     /// Hands on what has happened since the last time. Returns whether anybody still listens.
     fn hand_on(&self) -> bool {
         let mut batch = Batch::default();
-        self.desk.take_events(&mut batch);
+        self.shared.take_events(&mut batch);
         if batch.is_empty() {
             return true;
         }

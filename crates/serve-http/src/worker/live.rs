@@ -7,8 +7,8 @@ use serve_core::{CancelReason, EventKind, Request, RequestId, Time};
 use tokio::sync::mpsc;
 
 use super::clock::Clock;
-use super::desk::Desk;
-use super::places::Place;
+use super::permits::Permit;
+use super::shared::SharedScheduler;
 use super::update::{Batch, EngineNumber, Message, Update};
 use crate::metrics::Metrics;
 
@@ -18,7 +18,7 @@ struct Entry {
     updates: mpsc::Sender<Update>,
     engine: EngineNumber,
     deadline: Option<Time>,
-    place: Place,
+    permit: Permit,
 }
 
 /// What is entered of a request.
@@ -37,7 +37,7 @@ impl Entered {
     }
 }
 
-/// The table of live requests. An entry, and with it the request's place, goes when the engine has
+/// The table of live requests. An entry, and with it the request's permit, goes when the engine has
 /// let go of the request, not when the client has.
 #[derive(Debug, Default)]
 pub(super) struct Live {
@@ -51,14 +51,14 @@ impl Live {
         &self,
         request: Entered,
         engine: EngineNumber,
-        place: Place,
+        permit: Permit,
         updates: mpsc::Sender<Update>,
     ) {
         let entry = Entry {
             updates,
             engine,
             deadline: request.deadline,
-            place,
+            permit,
         };
         self.lock().insert(request.id, entry);
     }
@@ -95,17 +95,17 @@ impl Live {
             }
             if last && let Some(gone) = entries.remove(&id) {
                 match displaced {
-                    true => drop(gone.place),
-                    false => gone.place.ended(),
+                    true => drop(gone.permit),
+                    false => gone.permit.ended(),
                 }
             }
         }
         drop(entries);
-        // Only now are the places free as well.
+        // Only now are the permits free as well.
         let now = way.clock.now();
-        // Not before: who holds the desk may enter a request here.
+        // Not before: a holder of its lock may enter a request here.
         for id in behind {
-            way.desk.cancel(id, CancelReason::Client, now);
+            way.shared.cancel(id, CancelReason::Client, now);
         }
         for noticed in called_off {
             way.metrics.released(now.since(noticed));
@@ -152,7 +152,7 @@ fn is_late(update: &Update) -> bool {
 
 /// What handing out needs beside the table.
 pub(super) struct WayOut {
-    pub(super) desk: Arc<Desk>,
+    pub(super) shared: Arc<SharedScheduler>,
     pub(super) clock: Clock,
     pub(super) metrics: Arc<Metrics>,
 }

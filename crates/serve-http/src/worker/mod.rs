@@ -1,16 +1,16 @@
 //! The one inference thread, and the ways to it and from it.
 //!
-//! Requests and cancellations go to the scheduler at its desk, from the requests' own handlers; what
+//! Requests and cancellations go to the scheduler under a lock (`shared`), from the requests' own handlers; what
 //! happens to requests comes out in one batch for each step and is handed to each request's own task.
 //! The thread is the only place that touches the device, and nobody waits for the device but the
 //! thread: a request is taken or refused at once, whatever step is running.
 
 mod clock;
-mod desk;
 mod drive;
 mod live;
 mod past;
-mod places;
+mod permits;
+mod shared;
 mod supervise;
 mod update;
 
@@ -30,12 +30,12 @@ use crate::error::Problem;
 use crate::lifecycle::{Lifecycle, State};
 use crate::metrics::Metrics;
 pub(crate) use clock::Clock;
-use desk::{Desk, Turned};
 use live::{Entered, Live, WayOut};
-use places::Places;
+use permits::Permits;
+use shared::{SharedScheduler, Turned};
 use supervise::Supervisor;
 
-pub use places::Place;
+pub use permits::Permit;
 pub use supervise::Rebuild;
 pub use update::Update;
 
@@ -49,9 +49,9 @@ const UNREAD_MAX: usize = 4_096;
 
 /// The inference thread, as the rest of the server sees it. Dropping it ends the thread.
 pub struct Worker {
-    desk: Arc<Desk>,
+    shared: Arc<SharedScheduler>,
     live: Arc<Live>,
-    places: Arc<Places>,
+    permits: Arc<Permits>,
     limits: Limits,
     clock: Clock,
     next_id: AtomicU64,
@@ -88,15 +88,15 @@ impl Worker {
         let limits = backend.limits();
         let scheduler = Scheduler::new(limits, policies)?;
         let clock = Clock::start();
-        let desk = Arc::new(Desk::new(scheduler, clock));
+        let shared = Arc::new(SharedScheduler::new(scheduler, clock));
         let share = match queue_cap {
-            0 => Places::SHARE_MAX,
+            0 => Permits::SHARE_MAX,
             cap => cap.saturating_add(limits.sequences_max),
         };
         let live = Arc::new(Live::default());
         let (messages, received) = mpsc::channel(BATCHES_MAX);
         let supervisor = Supervisor {
-            desk: Arc::clone(&desk),
+            shared: Arc::clone(&shared),
             messages,
             clock,
             limits,
@@ -108,15 +108,15 @@ impl Worker {
             .name("inference".to_owned())
             .spawn(move || supervisor.run(backend))?;
         let way = WayOut {
-            desk: Arc::clone(&desk),
+            shared: Arc::clone(&shared),
             clock,
             metrics,
         };
         tokio::spawn(live::fan_out(Arc::clone(&live), way, received));
         Ok(Self {
-            desk,
+            shared,
             live,
-            places: Places::new(share),
+            permits: Permits::new(share),
             limits,
             clock,
             next_id: AtomicU64::new(1),
@@ -138,34 +138,34 @@ impl Worker {
         RequestId::new(self.next_id.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Takes a place for a request of `tenant` that is about to come, before any work is done for it.
+    /// Takes a permit for a request of `tenant` that is about to come, before any work is done for it.
     ///
     /// # Errors
     ///
     /// A refusal for now, when the tenant has as many requests in the server as it may beside the others'.
-    pub fn reserve(&self, tenant: TenantId) -> Result<Place, Refusal> {
-        self.places.reserve(tenant).map_err(|full| Refusal::Later {
+    pub fn reserve(&self, tenant: TenantId) -> Result<Permit, Refusal> {
+        self.permits.reserve(tenant).map_err(|full| Refusal::Later {
             limit: Limit::Concurrency {
                 in_flight: full.taken,
                 max: full.share,
             },
-            // One place is enough, and each of those refused needs its own.
-            retry_after: self.desk.time_to_drain(full.refused),
+            // One permit is enough, and each of those refused needs its own.
+            retry_after: self.shared.time_to_drain(full.refused),
         })
     }
 
-    /// Puts a request into the scheduler. Its place is given back when the engine has let go of it.
+    /// Puts a request into the scheduler. Its permit is given back when the engine has let go of it.
     ///
     /// # Errors
     ///
     /// [`Problem::Refused`] by the scheduler, or what is the matter when there is no engine.
-    pub fn submit(&self, place: Place, request: Request) -> Result<Ticket, Problem> {
+    pub fn submit(&self, permit: Permit, request: Request) -> Result<Ticket, Problem> {
         let entered = Entered::of(&request);
         // Started, tokens, end.
         let updates_max = (request.output_tokens_max() as usize).saturating_add(2);
         let (sender, updates) = mpsc::channel(updates_max.min(UNREAD_MAX) + 1);
-        let enter = |engine| self.live.enter(entered, engine, place, sender);
-        if let Err(turned) = self.desk.submit(request, enter) {
+        let enter = |engine| self.live.enter(entered, engine, permit, sender);
+        if let Err(turned) = self.shared.submit(request, enter) {
             self.live.leave(entered.id);
             return Err(match turned {
                 Turned::Refused(refusal) => Problem::Refused(refusal),
@@ -176,7 +176,7 @@ impl Worker {
         Ok(Ticket {
             id: entered.id,
             updates,
-            desk: Arc::clone(&self.desk),
+            shared: Arc::clone(&self.shared),
             clock: self.clock,
             ended: false,
         })
@@ -184,34 +184,35 @@ impl Worker {
 
     /// Cancels a request as if its client had gone away, except that the client is told.
     pub fn cancel(&self, id: RequestId) {
-        self.desk.cancel(id, CancelReason::Client, self.clock.now());
+        self.shared
+            .cancel(id, CancelReason::Client, self.clock.now());
     }
 
     /// How long there has been work and no step has ended; zero where there is none.
     pub fn without_progress(&self) -> Span {
-        self.desk.without_progress()
+        self.shared.without_progress()
     }
 
     /// Has predictions begin anew: the warm-up, short and alone, is no measure of what follows it.
     pub(crate) fn forget_pace(&self) {
-        self.desk.forget_pace();
+        self.shared.forget_pace();
     }
 
     /// Has the scheduler take no more requests.
     pub fn drain(&self) {
-        self.desk.drain();
+        self.shared.drain();
     }
 
     /// Cancels every live request because the server is shutting down. Returns how many.
     pub fn cancel_all(&self) -> usize {
         let live = self.live();
-        self.desk.cancel_all(CancelReason::Drain);
+        self.shared.cancel_all(CancelReason::Drain);
         live
     }
 
     /// Waits until no request is in the server and keeps new ones from coming in.
     pub async fn idle(&self) {
-        self.places.all_free().await;
+        self.permits.all_free().await;
     }
 
     /// Requests that the engine has not let go of.
@@ -221,13 +222,13 @@ impl Worker {
 
     /// The scheduler's figures.
     pub fn stats(&self) -> Stats {
-        self.desk.stats()
+        self.shared.stats()
     }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        self.desk.close();
+        self.shared.close();
     }
 }
 
@@ -235,7 +236,7 @@ impl Drop for Worker {
 pub struct Ticket {
     id: RequestId,
     updates: mpsc::Receiver<Update>,
-    desk: Arc<Desk>,
+    shared: Arc<SharedScheduler>,
     clock: Clock,
     ended: bool,
 }
@@ -255,7 +256,7 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         if !self.ended {
-            self.desk
+            self.shared
                 .cancel(self.id, CancelReason::Client, self.clock.now());
         }
     }

@@ -16,8 +16,8 @@ use tokio::sync::mpsc;
 use tracing::{error, info};
 
 use super::clock::Clock;
-use super::desk::Desk;
 use super::drive::{Drive, Over};
+use super::shared::SharedScheduler;
 use super::update::{Batch, Message};
 use crate::lifecycle::{Lifecycle, State};
 use crate::metrics::Metrics;
@@ -36,7 +36,7 @@ const WARM_UP: RequestId = RequestId::new(0);
 
 /// What outlives an engine.
 pub(super) struct Supervisor {
-    pub(super) desk: Arc<Desk>,
+    pub(super) shared: Arc<SharedScheduler>,
     pub(super) messages: mpsc::Sender<Message>,
     pub(super) clock: Clock,
     pub(super) limits: Limits,
@@ -46,7 +46,7 @@ pub(super) struct Supervisor {
 }
 
 impl Supervisor {
-    /// Runs `backend`, and others after it, until the desk is closed or no engine can be had. The
+    /// Runs `backend`, and others after it, until it is closed or no engine can be had. The
     /// end of the message channel, when this returns, fails whatever is live.
     pub(super) fn run(mut self, backend: Box<dyn Backend + Send>) {
         let mut attempts = 0;
@@ -55,7 +55,7 @@ impl Supervisor {
         while let Some(backend) = next.take() {
             let drive = Drive {
                 backend,
-                desk: Arc::clone(&self.desk),
+                shared: Arc::clone(&self.shared),
                 messages: self.messages.clone(),
                 clock: self.clock,
                 metrics: Arc::clone(&self.metrics),
@@ -70,10 +70,10 @@ impl Supervisor {
             // First the state, so that a client that hears of it finds it. A server that drains ends without.
             let rebuilding = self.rebuild.is_some() && self.lifecycle.rebuild();
             if !rebuilding {
-                self.desk.close();
+                self.shared.close();
             }
             let listening = self.tell_lost();
-            let now_finished = self.desk.stats().counters.finished;
+            let now_finished = self.shared.stats().counters.finished;
             if now_finished > finished {
                 attempts = 0;
             }
@@ -83,17 +83,17 @@ impl Supervisor {
             }
             if next.is_none() {
                 error!("nothing can be served any more");
-                self.desk.close();
+                self.shared.close();
                 self.lifecycle.advance(State::Failed);
             }
         }
-        self.desk.close();
+        self.shared.close();
     }
 
     /// Gives the engine up and tells everybody who was in it. Returns whether anybody still listens.
     fn tell_lost(&self) -> bool {
         let mut last_words = Batch::default();
-        let engine = self.desk.lose(&mut last_words);
+        let engine = self.shared.lose(&mut last_words);
         [Message::Batch(last_words), Message::EngineLost(engine)]
             .into_iter()
             .all(|message| self.messages.blocking_send(message).is_ok())
@@ -108,9 +108,9 @@ impl Supervisor {
             *attempts += 1;
             match self.build() {
                 Ok((backend, scheduler)) => {
-                    self.desk.install(scheduler);
+                    self.shared.install(scheduler);
                     info!(attempt = *attempts, "the backend was built anew");
-                    // Not when the server drains by now; then the desk has told the engine.
+                    // Not when the server drains by now; then it has told the engine.
                     self.lifecycle.advance(State::Ready);
                     return Some(backend);
                 }

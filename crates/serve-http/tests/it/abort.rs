@@ -7,7 +7,7 @@ use axum::http::Request;
 use futures::StreamExt;
 use serde_json::{Value, json};
 use serve_core::{Class, TenantId};
-use serve_http::Settings;
+use serve_http::EdgeSettings;
 use serve_http::auth::{Identity, KeyHash, Keys};
 
 use crate::support::{Answer, LIMITS, ROOMY, Script, Server, Word, serving};
@@ -17,11 +17,11 @@ async fn gated() -> (Server, SyncSender<Word>) {
         tenant: TenantId::new(tenant),
         class: Class::HIGHEST,
     };
-    let settings = Settings {
+    let settings = EdgeSettings {
         keys: Keys::default()
             .with(KeyHash::of("a"), identity(1))
             .with(KeyHash::of("b"), identity(2)),
-        ..Settings::default()
+        ..EdgeSettings::default()
     };
     let (script, gate) = Script::saying(&"a".repeat(9_000)).within(ROOMY).gated();
     gate.send(Word::Run).unwrap();

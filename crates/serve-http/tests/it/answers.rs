@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use serve_core::TokenId;
 use serve_core::mock::{CostModel, Mock, MockConfig};
-use serve_http::Settings;
+use serve_http::EdgeSettings;
 use serve_http::text::{MockText, Text};
 
 use crate::support::{
@@ -11,7 +11,7 @@ use crate::support::{
 };
 
 async fn saying(answer: &str) -> Server {
-    serving(Script::saying(answer), Settings::default()).await
+    serving(Script::saying(answer), EdgeSettings::default()).await
 }
 
 #[tokio::test]
@@ -263,7 +263,7 @@ async fn a_backend_error_is_a_server_error_and_the_next_request_runs() {
     let (script, gate) = Script::saying("abc").gated();
     gate.send(crate::support::Word::Run).unwrap();
     gate.send(crate::support::Word::Run).unwrap();
-    let server = serving(script, Settings::default()).await;
+    let server = serving(script, EdgeSettings::default()).await;
     gate.send(crate::support::Word::Fail).unwrap();
     let body = json!({"prompt": "x"});
     let answer = server.post("/v1/completions", body.clone()).await;
@@ -282,7 +282,7 @@ async fn an_error_in_mid_stream_is_an_event_and_the_last_one() {
         gate.send(crate::support::Word::Run).unwrap();
     }
     gate.send(crate::support::Word::Fail).unwrap();
-    let server = serving(script, Settings::default()).await;
+    let server = serving(script, EdgeSettings::default()).await;
     let answer = server
         .post("/v1/completions", json!({"prompt": "x", "stream": true}))
         .await;
@@ -305,7 +305,7 @@ async fn the_mock_backend_writes_the_same_words_for_the_same_request() {
     };
     let mut texts = Vec::new();
     for _ in 0..2 {
-        let server = serving(Mock::new(config.clone()), Settings::default()).await;
+        let server = serving(Mock::new(config.clone()), EdgeSettings::default()).await;
         let body = json!({"prompt": "x", "max_tokens": 8, "stream": true});
         let chunks = chunks(&server.post("/v1/completions", body).await.body);
         texts.push(streamed_text(&chunks));
@@ -319,7 +319,7 @@ async fn the_mock_backend_writes_the_same_words_for_the_same_request() {
 async fn many_at_once_are_all_answered() {
     let server = serving(
         Script::tokens((0..20).map(TokenId::new).collect()),
-        Settings::default(),
+        EdgeSettings::default(),
     )
     .await;
     let body = json!({"prompt": "x", "max_tokens": 20, "stream": true});

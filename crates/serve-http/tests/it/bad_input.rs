@@ -3,7 +3,7 @@
 use axum::body::Body;
 use axum::http::Request;
 use serde_json::{Value, json};
-use serve_http::{ConnectionSettings, Settings};
+use serve_http::{ConnectionSettings, EdgeSettings};
 
 use crate::support::{Answer, Script, Server, post, serving, user};
 
@@ -27,7 +27,7 @@ fn check(what: &str, answer: &Answer, status: u16, code: &str, param: Option<&st
 }
 
 async fn server() -> Server {
-    serving(Script::saying("a"), Settings::default()).await
+    serving(Script::saying("a"), EdgeSettings::default()).await
 }
 
 #[tokio::test]
@@ -520,12 +520,12 @@ async fn what_is_not_json_is_answered_with_the_place() {
 
 #[tokio::test]
 async fn other_mistakes_have_statuses_of_their_own() {
-    let settings = Settings {
+    let settings = EdgeSettings {
         connections: ConnectionSettings {
             body_bytes_max: 1_000,
             ..ConnectionSettings::default()
         },
-        ..Settings::default()
+        ..EdgeSettings::default()
     };
     let server = serving(Script::saying("a"), settings).await;
     let other_model = json!({"model": "gpt-5", "prompt": "x"});

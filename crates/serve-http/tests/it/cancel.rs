@@ -6,14 +6,14 @@ use std::task::Poll;
 use axum::body::{Body, HttpBody};
 use futures::{FutureExt, StreamExt, poll};
 use serde_json::json;
-use serve_http::Settings;
+use serve_http::EdgeSettings;
 
 use crate::support::{LIMITS, ROOMY, Script, Server, Word, post, serving};
 
 const COMPLETION: &str = "/v1/completions";
 
 /// A server whose steps wait for a word, past its warm-up.
-async fn gated(settings: Settings) -> (Server, SyncSender<Word>) {
+async fn gated(settings: EdgeSettings) -> (Server, SyncSender<Word>) {
     let (script, gate) = Script::saying(&"a".repeat(9_000)).within(ROOMY).gated();
     gate.send(Word::Run).unwrap();
     gate.send(Word::Run).unwrap();
@@ -59,7 +59,7 @@ fn long(stream: bool) -> String {
 
 #[tokio::test]
 async fn a_dropped_stream_stops_its_request() {
-    let (server, gate) = gated(Settings::default()).await;
+    let (server, gate) = gated(EdgeSettings::default()).await;
     gate.send(Word::Run).unwrap();
     let response = server.open(post(COMPLETION, long(true))).await;
     let mut body = response.into_body().into_data_stream();
@@ -71,7 +71,7 @@ async fn a_dropped_stream_stops_its_request() {
 
 #[tokio::test]
 async fn a_dropped_handler_stops_its_request() {
-    let (server, gate) = gated(Settings::default()).await;
+    let (server, gate) = gated(EdgeSettings::default()).await;
     {
         let mut answer = std::pin::pin!(server.send(post(COMPLETION, long(false))));
         let worker = server.service.serving().unwrap().worker();
@@ -87,7 +87,7 @@ async fn a_dropped_handler_stops_its_request() {
 #[tokio::test]
 async fn everything_is_released_within_one_step() {
     for way in ["disconnect", "abort", "deadline"] {
-        let (server, gate) = gated(Settings::default()).await;
+        let (server, gate) = gated(EdgeSettings::default()).await;
         gate.send(Word::Run).unwrap();
         let mut body = json!({"prompt": "x", "max_tokens": 9_000, "stream": true});
         if way == "deadline" {
@@ -120,7 +120,7 @@ async fn everything_is_released_within_one_step() {
 
 #[tokio::test]
 async fn those_that_wait_leave_the_queue() {
-    let (server, gate) = gated(Settings::default()).await;
+    let (server, gate) = gated(EdgeSettings::default()).await;
     let slots = LIMITS.sequences_max as usize;
     let mut streams = Vec::new();
     for _ in 0..slots {
@@ -147,9 +147,9 @@ async fn those_that_wait_leave_the_queue() {
 
 #[tokio::test]
 async fn no_more_get_in_than_there_are_places_and_each_place_comes_back() {
-    let settings = Settings {
+    let settings = EdgeSettings {
         queue_cap: 2,
-        ..Settings::default()
+        ..EdgeSettings::default()
     };
     let (server, gate) = gated(settings).await;
     let places = LIMITS.sequences_max as usize + 2;
@@ -184,7 +184,7 @@ async fn no_more_get_in_than_there_are_places_and_each_place_comes_back() {
 async fn a_client_that_stops_reading_is_called_off() {
     // The whole answer is longer than what is kept for one client.
     let script = Script::saying(&"a".repeat(9_000)).within(ROOMY);
-    let server = serving(script, Settings::default()).await;
+    let server = serving(script, EdgeSettings::default()).await;
     let body = json!({"prompt": "x", "max_tokens": 9_000, "stream": true});
     let response = server.open(post(COMPLETION, body.to_string())).await;
     server.settled().await;

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde_json::json;
-use serve_http::{ConnectionSettings, Settings, run};
+use serve_http::{ConnectionSettings, EdgeSettings, run};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
@@ -23,10 +23,10 @@ struct Port {
 
 impl Port {
     async fn open(script: Script, connections: ConnectionSettings) -> Self {
-        let settings = Settings {
+        let settings = EdgeSettings {
             connections,
             drain_timeout: Duration::ZERO,
-            ..Settings::default()
+            ..EdgeSettings::default()
         };
         let server = serving(script, settings).await;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

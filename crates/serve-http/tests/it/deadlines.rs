@@ -4,13 +4,13 @@ use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use serde_json::json;
-use serve_http::Settings;
+use serve_http::EdgeSettings;
 
 use crate::support::{Answer, LIMITS, ROOMY, Script, Server, Word, post, serving};
 
 const COMPLETION: &str = "/v1/completions";
 
-async fn gated(settings: Settings) -> (Server, SyncSender<Word>) {
+async fn gated(settings: EdgeSettings) -> (Server, SyncSender<Word>) {
     let (script, gate) = Script::saying(&"a".repeat(9_000)).within(ROOMY).gated();
     gate.send(Word::Run).unwrap();
     gate.send(Word::Run).unwrap();
@@ -50,7 +50,7 @@ async fn answered(gate: &SyncSender<Word>, asked: tokio::task::JoinHandle<Answer
 
 #[tokio::test]
 async fn a_waiting_request_whose_time_is_up_is_answered_and_never_run() {
-    let (server, gate) = gated(Settings::default()).await;
+    let (server, gate) = gated(EdgeSettings::default()).await;
     let running = fill(&server, &gate).await;
     let worker = server.service.serving().unwrap().worker();
     let before = worker.stats().counters;
@@ -94,9 +94,9 @@ async fn a_request_that_waits_longer_than_it_may_is_answered_and_never_run() {
         (Some(86_000_000), None, Some(20)),
     ];
     for (server_ms, header, body_ms) in table {
-        let settings = Settings {
+        let settings = EdgeSettings {
             queue_timeout: server_ms.map(Duration::from_millis),
-            ..Settings::default()
+            ..EdgeSettings::default()
         };
         let (server, gate) = gated(settings).await;
         let running = fill(&server, &gate).await;
@@ -124,9 +124,9 @@ async fn a_request_that_waits_longer_than_it_may_is_answered_and_never_run() {
 
 #[tokio::test]
 async fn the_servers_own_limit_ends_what_runs_too_long() {
-    let settings = Settings {
+    let settings = EdgeSettings {
         request_timeout: Some(Duration::from_millis(20)),
-        ..Settings::default()
+        ..EdgeSettings::default()
     };
     let (server, gate) = gated(settings).await;
     // A client cannot ask for more than that.
@@ -149,7 +149,7 @@ async fn the_servers_own_limit_ends_what_runs_too_long() {
 
 #[tokio::test]
 async fn a_wrong_time_limit_is_refused_by_its_name() {
-    let server = serving(Script::saying("a"), Settings::default()).await;
+    let server = serving(Script::saying("a"), EdgeSettings::default()).await;
     for name in ["x-request-timeout-ms", "x-request-queue-timeout-ms"] {
         for wrong in ["0", "-1", "1.5", "soon", "86400001", "\u{e9}"] {
             let mut request = post(COMPLETION, json!({"prompt": "x"}).to_string());

@@ -9,7 +9,7 @@ use axum::http::Request;
 use serde_json::{Value, json};
 use serve_core::{Class, TenantId};
 use serve_http::auth::{Identity, KeyHash, Keys};
-use serve_http::{Loaded, Service, Settings};
+use serve_http::{EdgeSettings, Loaded, Service};
 use serve_sched::Policies;
 use serve_sched::admit::QueueCap;
 use serve_sched::order::{FairTenants, Fifo, Order};
@@ -29,12 +29,12 @@ async fn gated(order: Box<dyn Order>) -> (Server, SyncSender<Word>) {
         tenant: TenantId::new(tenant),
         class: Class::HIGHEST,
     };
-    let service = Service::new(Settings {
+    let service = Service::new(EdgeSettings {
         queue_cap: QUEUE_CAP,
         keys: Keys::default()
             .with(KeyHash::of("flood"), identity(1))
             .with(KeyHash::of("light"), identity(2)),
-        ..Settings::default()
+        ..EdgeSettings::default()
     });
     let (script, gate) = Script::saying(&"a".repeat(9_000)).within(ROOMY).gated();
     gate.send(Word::Run).unwrap();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use serve_http::lifecycle::State;
-use serve_http::{LaunchError, Loaded, Service, Settings};
+use serve_http::{EdgeSettings, LaunchError, Loaded, Service};
 use serve_sched::Policies;
 
 use crate::support::{Event, ROOMY, Script, Server, Word, loaded, post, serving};
@@ -13,7 +13,7 @@ const COMPLETION: &str = "/v1/completions";
 
 #[tokio::test]
 async fn before_it_is_ready_a_server_answers_that_it_is_not() {
-    let server = Server::over(Service::new(Settings::default()));
+    let server = Server::over(Service::new(EdgeSettings::default()));
     let ready = server.get("/health/ready").await;
     assert_eq!(
         (ready.status.as_u16(), ready.body.as_str()),
@@ -44,7 +44,7 @@ async fn before_it_is_ready_a_server_answers_that_it_is_not() {
 #[tokio::test]
 async fn it_is_not_ready_before_a_request_has_come_back() {
     let (script, gate) = Script::saying("ab").gated();
-    let server = Server::over(Service::new(Settings::default()));
+    let server = Server::over(Service::new(EdgeSettings::default()));
     let service = std::sync::Arc::clone(&server.service);
     let launch = tokio::spawn(async move { service.launch(loaded(script)).await });
     server.service.lifecycle().reached(State::Warming).await;
@@ -62,7 +62,7 @@ async fn it_is_not_ready_before_a_request_has_come_back() {
 async fn a_backend_that_fails_its_first_request_is_not_served() {
     let (script, gate) = Script::saying("ab").gated();
     gate.send(Word::Fail).unwrap();
-    let service = Service::new(Settings::default());
+    let service = Service::new(EdgeSettings::default());
     let error = service.launch(loaded(script)).await.unwrap_err();
     assert!(error.to_string().contains("the script says so"), "{error}");
     assert_ne!(service.lifecycle().state(), State::Ready);
@@ -73,7 +73,7 @@ async fn accepted_work_is_finished_and_new_work_refused() {
     let (script, gate) = Script::saying("abc").gated();
     gate.send(Word::Run).unwrap();
     gate.send(Word::Run).unwrap();
-    let server = serving(script, Settings::default()).await;
+    let server = serving(script, EdgeSettings::default()).await;
     gate.send(Word::Run).unwrap();
     let body = json!({"prompt": "x", "stream": true}).to_string();
     let open = server.open(post(COMPLETION, body)).await;
@@ -102,9 +102,9 @@ async fn what_does_not_finish_in_time_is_called_off_and_told_why() {
     let (script, gate) = Script::saying(&"a".repeat(9_000)).within(ROOMY).gated();
     gate.send(Word::Run).unwrap();
     gate.send(Word::Run).unwrap();
-    let settings = Settings {
+    let settings = EdgeSettings {
         drain_timeout: Duration::ZERO,
-        ..Settings::default()
+        ..EdgeSettings::default()
     };
     let server = serving(script, settings).await;
     gate.send(Word::Run).unwrap();
@@ -129,7 +129,7 @@ async fn what_does_not_finish_in_time_is_called_off_and_told_why() {
 
 #[tokio::test]
 async fn a_model_that_loads_after_the_signal_is_not_served() {
-    let server = Server::over(Service::new(Settings::default()));
+    let server = Server::over(Service::new(EdgeSettings::default()));
     assert_eq!(server.service.drain().await, 0);
     let error = server
         .service
@@ -147,7 +147,7 @@ async fn a_panic_on_the_inference_thread_ends_readiness_and_answers_everybody() 
     let (script, gate) = Script::saying("abc").gated();
     gate.send(Word::Run).unwrap();
     gate.send(Word::Run).unwrap();
-    let server = serving(script, Settings::default()).await;
+    let server = serving(script, EdgeSettings::default()).await;
     gate.send(Word::Run).unwrap();
     gate.send(Word::Panic).unwrap();
     let answer = server
@@ -175,9 +175,9 @@ async fn a_step_that_does_not_end_is_a_stalled_server_until_it_ends() {
     let (script, gate) = Script::saying("abc").gated();
     gate.send(Word::Run).unwrap();
     gate.send(Word::Run).unwrap();
-    let settings = Settings {
+    let settings = EdgeSettings {
         stalled_after: Duration::from_millis(5),
-        ..Settings::default()
+        ..EdgeSettings::default()
     };
     let server = serving(script, settings).await;
     assert_eq!(server.get("/health/ready").await.status, 200);
@@ -210,7 +210,7 @@ async fn after_a_panic_another_backend_is_built_and_readiness_comes_back() {
         let again = Box::new(Script::saying("again")) as Box<_>;
         Ok((again, Policies::default()))
     };
-    let service = Service::new(Settings::default());
+    let service = Service::new(EdgeSettings::default());
     let loaded = Loaded {
         rebuild: Some(Box::new(rebuild)),
         ..loaded(script)
@@ -261,7 +261,7 @@ async fn a_rebuilt_backend_is_not_ready_before_its_own_first_request_has_come_ba
         let next = backends.pop().ok_or("there is no third")?;
         Ok((Box::new(next) as Box<_>, Policies::default()))
     };
-    let service = Service::new(Settings::default());
+    let service = Service::new(EdgeSettings::default());
     let loaded = Loaded {
         rebuild: Some(Box::new(rebuild)),
         ..loaded(script)
@@ -301,7 +301,7 @@ async fn a_warm_up_is_no_sign_that_a_backend_serves() {
         }
         Ok((Box::new(script) as Box<_>, Policies::default()))
     };
-    let service = Service::new(Settings::default());
+    let service = Service::new(EdgeSettings::default());
     let loaded = Loaded {
         rebuild: Some(Box::new(rebuild)),
         ..loaded(script)
@@ -334,7 +334,7 @@ async fn a_backend_that_cannot_be_built_again_is_given_up() {
         assert_ne!(attempt, 1, "a panic in here is an attempt as well");
         Err("the device has gone".to_owned())
     };
-    let service = Service::new(Settings::default());
+    let service = Service::new(EdgeSettings::default());
     let loaded = Loaded {
         rebuild: Some(Box::new(rebuild)),
         ..loaded(script)

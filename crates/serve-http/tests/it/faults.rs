@@ -6,7 +6,7 @@ use serde_json::json;
 use serve_core::{Limit, Refusal, Request, Span};
 use serve_http::lifecycle::State;
 use serve_http::worker::Rebuild;
-use serve_http::{Loaded, Service, Settings};
+use serve_http::{EdgeSettings, Loaded, Service};
 use serve_sched::admit::{Admit, Load};
 use serve_sched::{Counters, Policies};
 
@@ -24,7 +24,7 @@ async fn gated(rebuilds: bool) -> (Server, SyncSender<Word>) {
         let again = Box::new(Script::saying("again"));
         Ok((again, Policies::default()))
     });
-    let service = Service::new(Settings::default());
+    let service = Service::new(EdgeSettings::default());
     let loaded = Loaded {
         rebuild: rebuilds.then_some(rebuild),
         ..loaded(script)
@@ -121,7 +121,7 @@ async fn a_refusal_does_not_wait_for_the_step_that_runs() {
     let (script, gate) = Script::saying("abc").gated();
     gate.send(Word::Run).unwrap();
     gate.send(Word::Run).unwrap();
-    let service = Service::new(Settings::default());
+    let service = Service::new(EdgeSettings::default());
     let loaded = Loaded {
         policies: Policies {
             admit: vec![Box::new(OnlyOne)],
@@ -185,7 +185,7 @@ impl Admit for OnlyTheUnknown {
 
 #[tokio::test]
 async fn the_warm_up_is_no_measure_of_how_long_requests_take() {
-    let service = Service::new(Settings::default());
+    let service = Service::new(EdgeSettings::default());
     let loaded = Loaded {
         policies: Policies {
             admit: vec![Box::new(OnlyTheUnknown)],
@@ -220,7 +220,7 @@ async fn a_fault_of_the_scheduler_itself_is_told_to_the_request_that_met_it() {
         ..Policies::default()
     };
     let rebuild = move || Ok((Box::new(Script::saying("again")) as Box<_>, policies()));
-    let service = Service::new(Settings::default());
+    let service = Service::new(EdgeSettings::default());
     let loaded = Loaded {
         policies: policies(),
         rebuild: Some(Box::new(rebuild)),

@@ -5,7 +5,7 @@
 use axum::http::HeaderValue;
 use serde_json::{Value, json};
 use serve_core::{Class, TenantId};
-use serve_http::Settings;
+use serve_http::EdgeSettings;
 use serve_http::api::{ChatRequest, CompletionRequest};
 use serve_http::auth::{Identity, KeyHash, Keys};
 use serve_http::error::Problem;
@@ -52,9 +52,9 @@ pub(crate) fn headers(data: &[u8]) {
         tenant: TenantId::new(1),
         class: Class::new(1),
     };
-    let settings = Settings {
+    let settings = EdgeSettings {
         keys: Keys::default().with(KeyHash::of("key"), identity),
-        ..Settings::default()
+        ..EdgeSettings::default()
     };
     block_on(async {
         let server = serving(Script::saying("a"), settings).await;
@@ -80,7 +80,11 @@ pub(crate) fn framing(data: &[u8]) {
     let answer = &data[..data.len().min(64)];
     let tokens = answer.iter().map(|&byte| MockText::byte(byte)).collect();
     block_on(async {
-        let server = serving(Script::tokens(tokens).within(LIMITS), Settings::default()).await;
+        let server = serving(
+            Script::tokens(tokens).within(LIMITS),
+            EdgeSettings::default(),
+        )
+        .await;
         let whole = ask(&server, false).await;
         let whole: Value = serde_json::from_str(&whole).unwrap_or_default();
         let stream = ask(&server, true).await;

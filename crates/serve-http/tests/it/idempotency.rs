@@ -8,7 +8,7 @@ use axum::http::Request;
 use futures::poll;
 use serde_json::{Value, json};
 use serve_core::{Class, TenantId};
-use serve_http::Settings;
+use serve_http::EdgeSettings;
 use serve_http::auth::{Identity, KeyHash, Keys};
 use tokio::task::JoinHandle;
 
@@ -29,7 +29,7 @@ fn keyed(path: &str, key: &str, body: &Value) -> Request<Body> {
     request
 }
 
-async fn plain(settings: Settings) -> Server {
+async fn plain(settings: EdgeSettings) -> Server {
     serving(Script::saying("hello"), settings).await
 }
 
@@ -38,7 +38,7 @@ async fn gated() -> (Server, SyncSender<Word>) {
     let (script, gate) = Script::saying(&"a".repeat(9_000)).within(ROOMY).gated();
     gate.send(Word::Run).unwrap();
     gate.send(Word::Run).unwrap();
-    (serving(script, Settings::default()).await, gate)
+    (serving(script, EdgeSettings::default()).await, gate)
 }
 
 fn ask(server: &Server, key: &str) -> JoinHandle<Answer> {
@@ -77,7 +77,7 @@ fn is_replayed(answer: &Answer) -> bool {
 
 #[tokio::test]
 async fn the_same_request_again_is_given_the_first_answer() {
-    let server = plain(Settings::default()).await;
+    let server = plain(EdgeSettings::default()).await;
     let chat = json!({"messages": user("x"), "temperature": 1});
     for (path, body) in [(COMPLETION, body()), (CHAT, chat)] {
         let first = server.send(keyed(path, "k", &body)).await;
@@ -98,7 +98,7 @@ async fn the_same_request_again_is_given_the_first_answer() {
 
 #[tokio::test]
 async fn another_body_under_the_same_key_is_refused() {
-    let server = plain(Settings::default()).await;
+    let server = plain(EdgeSettings::default()).await;
     let first = server.send(keyed(COMPLETION, "k", &body())).await;
     assert_eq!(first.status, 200);
     let other = json!({"prompt": "y", "max_tokens": 50});
@@ -118,9 +118,9 @@ async fn a_key_belongs_to_its_tenant() {
     let keys = Keys::default()
         .with(KeyHash::of("one"), identity(1))
         .with(KeyHash::of("two"), identity(2));
-    let server = plain(Settings {
+    let server = plain(EdgeSettings {
         keys,
-        ..Settings::default()
+        ..EdgeSettings::default()
     })
     .await;
     let of = |who: &str| {
@@ -232,7 +232,7 @@ async fn whoever_waits_for_anothers_work_has_a_time_limit_of_its_own() {
 
 #[tokio::test]
 async fn a_key_that_cannot_be_kept_is_refused_by_name() {
-    let server = plain(Settings::default()).await;
+    let server = plain(EdgeSettings::default()).await;
     for key in ["", "a b", &"k".repeat(256)] {
         let refused = server.send(keyed(COMPLETION, key, &body())).await;
         assert_eq!(refused.status, 400, "{key}");
@@ -256,13 +256,13 @@ async fn a_key_that_cannot_be_kept_is_refused_by_name() {
 
 #[tokio::test]
 async fn the_settings_turn_it_off_and_bound_what_is_kept() {
-    let off = Settings {
+    let off = EdgeSettings {
         idempotency_ttl: Duration::ZERO,
-        ..Settings::default()
+        ..EdgeSettings::default()
     };
-    let tight = Settings {
+    let tight = EdgeSettings {
         idempotency_bytes_max: 1,
-        ..Settings::default()
+        ..EdgeSettings::default()
     };
     for settings in [off, tight] {
         let server = plain(settings).await;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use serve_core::mock::Mock;
 use serve_core::rng::Rng;
 use serve_core::{Backend, BackendError, Limits, Sampling, StepOutcome, StepPlan};
-use serve_http::Settings;
+use serve_http::EdgeSettings;
 use serve_http::text::MockText;
 
 use crate::support::{Script, Server, chunks, serving, streamed_text, user};
@@ -16,7 +16,7 @@ const CHAT: &str = "/v1/chat/completions";
 const COMPLETION: &str = "/v1/completions";
 
 async fn saying(answer: &str) -> Server {
-    serving(Script::saying(answer), Settings::default()).await
+    serving(Script::saying(answer), EdgeSettings::default()).await
 }
 
 /// `choices[0].logprobs.content` of a whole answer and of all chunks of a streamed one.
@@ -156,7 +156,7 @@ async fn tokens_are_in_step_with_any_text() {
 async fn tokens_without_text_are_told_at_the_end() {
     // The first byte of a character that does not come.
     let tokens = vec![MockText::byte(b'a'), MockText::byte(0xc3)];
-    let server = serving(Script::tokens(tokens), Settings::default()).await;
+    let server = serving(Script::tokens(tokens), EdgeSettings::default()).await;
     let body = json!({"messages": user("x"), "logprobs": true, "max_tokens": 2});
     let (whole, streamed) = content_lossy(&server, body).await;
     assert_eq!(names(&whole), ["a", "\\xc3"]);
@@ -199,7 +199,7 @@ impl Backend for Listening {
 #[tokio::test]
 async fn penalties_and_alternatives_reach_the_backend() {
     let (sender, heard) = channel();
-    let server = serving(Listening(Mock::default(), sender), Settings::default()).await;
+    let server = serving(Listening(Mock::default(), sender), EdgeSettings::default()).await;
     // The warm-up.
     heard.recv().unwrap();
     let body = json!({"prompt": "x", "max_tokens": 1, "temperature": 0, "presence_penalty": -2,

@@ -8,7 +8,7 @@ use axum::body::{Body, HttpBody};
 use futures::StreamExt;
 use serde_json::{Value, json};
 use serve_core::rng::Rng;
-use serve_http::{Loaded, Service, Settings};
+use serve_http::{EdgeSettings, Loaded, Service};
 use serve_sched::Policies;
 
 use crate::support::{LIMITS, ROOMY, Script, Server, Word, chunks, loaded, post, serving};
@@ -63,7 +63,7 @@ impl Scrape {
 
 #[tokio::test]
 async fn every_metric_has_its_documented_name() {
-    let server = serving(Script::saying("ab"), Settings::default()).await;
+    let server = serving(Script::saying("ab"), EdgeSettings::default()).await;
     server.post(COMPLETION, json!({"prompt": "x"})).await;
     server.post(COMPLETION, json!({"prompt": 5})).await;
     let scrape = Scrape::of(&server).await;
@@ -98,9 +98,9 @@ async fn arrived_is_ended_and_in_flight_at_every_scrape() {
     let (script, gate) = Script::saying(&"a".repeat(90)).gated();
     gate.send(Word::Run).unwrap();
     gate.send(Word::Run).unwrap();
-    let settings = Settings {
+    let settings = EdgeSettings {
         queue_cap: 3,
-        ..Settings::default()
+        ..EdgeSettings::default()
     };
     let server = serving(script, settings).await;
     let mut rng = Rng::new(11);
@@ -177,7 +177,7 @@ async fn each_end_is_counted_under_its_name() {
     let (script, gate) = Script::saying(&"a".repeat(9_000)).within(ROOMY).gated();
     gate.send(Word::Run).unwrap();
     gate.send(Word::Run).unwrap();
-    let server = serving(script, Settings::default()).await;
+    let server = serving(script, EdgeSettings::default()).await;
     let ask = |max_tokens: u32, stream: bool| json!({"prompt": "x", "max_tokens": max_tokens, "stream": stream});
 
     gate.send(Word::Run).unwrap();
@@ -218,7 +218,7 @@ async fn each_end_is_counted_under_its_name() {
 
 #[tokio::test]
 async fn the_state_is_the_one_that_readiness_shows() {
-    let server = Server::over(Service::new(Settings::default()));
+    let server = Server::over(Service::new(EdgeSettings::default()));
     let scrape = Scrape::of(&server).await;
     assert_eq!(scrape.get("serve_state{state=\"loading\"}"), 1.0);
     assert_eq!(scrape.sum("serve_state"), 1.0);
@@ -245,7 +245,7 @@ fn check_timings(timings: &Value) {
 
 #[tokio::test]
 async fn an_answer_says_where_its_time_went() {
-    let server = serving(Script::saying("abc"), Settings::default()).await;
+    let server = serving(Script::saying("abc"), EdgeSettings::default()).await;
     let whole = server.post(COMPLETION, json!({"prompt": "x"})).await;
     check_timings(&whole.json()["timings"]);
     for usage in [false, true] {
@@ -275,7 +275,7 @@ async fn a_preemption_is_told_to_whom_it_cost_time() {
     let (script, gate): (Script, SyncSender<Word>) = script.gated();
     gate.send(Word::Run).unwrap();
     gate.send(Word::Run).unwrap();
-    let service = Service::new(Settings::default());
+    let service = Service::new(EdgeSettings::default());
     let policies = Policies::default();
     let loaded = Loaded {
         policies,

@@ -11,7 +11,7 @@ use serve_core::{
 };
 use serve_http::error::Problem;
 use serve_http::lifecycle::State;
-use serve_http::{CapacityStatus, Loaded, Service, Settings};
+use serve_http::{CapacityStatus, EdgeSettings, Loaded, Service};
 use serve_sched::Policies;
 use serve_sched::admit::{Cost, Quota, TokenBucket};
 
@@ -502,9 +502,9 @@ async fn the_settings_choose_the_status_of_what_is_refused_for_capacity() {
         let (one, two) = (NonZeroU64::MIN, NonZeroU64::MIN.saturating_add(1));
         // The warm-up and one more.
         let hourly = Quota::new(one, Span::from_secs(3_600), two);
-        let service = Service::new(Settings {
+        let service = Service::new(EdgeSettings {
             capacity_status,
-            ..Settings::default()
+            ..EdgeSettings::default()
         });
         let policies = Policies {
             admit: vec![Box::new(TokenBucket::global(hourly, Cost::Request))],

@@ -13,7 +13,7 @@ use serve_core::{
     TokenLogprob,
 };
 use serve_http::text::{MockText, Text};
-use serve_http::{Loaded, Service, Settings, router};
+use serve_http::{EdgeSettings, Loaded, Service, router};
 use serve_sched::Policies;
 use tower::ServiceExt;
 
@@ -141,7 +141,10 @@ impl Backend for Script {
 }
 
 /// A server on `backend`, ready.
-pub(crate) async fn serving(backend: impl Backend + Send + 'static, settings: Settings) -> Server {
+pub(crate) async fn serving(
+    backend: impl Backend + Send + 'static,
+    settings: EdgeSettings,
+) -> Server {
     let service = Service::new(settings);
     service.launch(loaded(backend)).await.unwrap();
     Server::over(service)

@@ -7,7 +7,7 @@ use axum::http::{Request, request::Builder};
 use serde_json::{Value, json};
 use serve_core::{Class, Span, TenantId};
 use serve_http::auth::{Identity, KeyHash, Keys};
-use serve_http::{Loaded, Service, Settings};
+use serve_http::{EdgeSettings, Loaded, Service};
 use serve_sched::Policies;
 use serve_sched::admit::{Cost, Quota, TokenBucket};
 
@@ -15,18 +15,18 @@ use crate::support::{Answer, Script, Server, loaded, serving};
 
 const COMPLETION: &str = "/v1/completions";
 
-fn settings() -> Settings {
+fn settings() -> EdgeSettings {
     let identity = |tenant, class| Identity {
         tenant: TenantId::new(tenant),
         class: Class::new(class),
     };
-    Settings {
+    EdgeSettings {
         classes: ["gold", "silver", "free"].map(ToOwned::to_owned).to_vec(),
         keys: Keys::default()
             .with(KeyHash::of("key-of-a"), identity(1, 1))
             .with(KeyHash::of("key-of-b"), identity(2, 2)),
         shown: json!({"max_batch": 4}),
-        ..Settings::default()
+        ..EdgeSettings::default()
     }
 }
 

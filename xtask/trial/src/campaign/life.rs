@@ -10,7 +10,7 @@ use std::time::Duration;
 use serve_core::rng::{Rng, mix2};
 use serve_http::lifecycle::State;
 use serve_http::text::MockText;
-use serve_http::{LaunchError, Loaded, Service, Settings, run};
+use serve_http::{EdgeSettings, LaunchError, Loaded, Service, run};
 use serve_sched::admit::QueueCap;
 use serve_sched::order::AgingTiers;
 use serve_sched::victim::Preemption;
@@ -132,10 +132,10 @@ pub(super) async fn live(plan: &Plan, faults: &Arc<Faults>) -> Result<Lived, Lif
 async fn start(plan: &Plan, faults: &Arc<Faults>, rng: &mut Rng) -> Result<Server, LifeError> {
     // None at all, one that cuts some, and one that nobody needs.
     let drain_timeouts = [0, 60, 10_000];
-    let service = Service::new(Settings {
+    let service = Service::new(EdgeSettings {
         queue_cap: QUEUE_CAP,
         drain_timeout: Duration::from_millis(drain_timeouts[rng.below(3) as usize]),
-        ..Settings::default()
+        ..EdgeSettings::default()
     });
     let count = plan.requests.end - plan.requests.start;
     let rates = rates(count);

@@ -10,7 +10,7 @@ use serve_http::error::Problem;
 use serve_http::generate::Piece;
 use serve_http::terms::Terms;
 use serve_http::text::MockText;
-use serve_http::{LaunchError, Loaded, Service, Settings};
+use serve_http::{EdgeSettings, LaunchError, Loaded, Service};
 use serve_sched::Policies;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -90,9 +90,9 @@ pub(super) async fn launch(load: &Load) -> Result<Arc<Service>, LaunchError> {
         vocabulary: MockText::WORDS,
         ..MockConfig::default()
     };
-    let service = Service::new(Settings {
+    let service = Service::new(EdgeSettings {
         queue_cap: 0,
-        ..Settings::default()
+        ..EdgeSettings::default()
     });
     let loaded = Loaded {
         name: "mock".to_owned(),

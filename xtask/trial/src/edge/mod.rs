@@ -15,7 +15,7 @@ mod load;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serve_bench::experiments::servers::{Program, Settings};
+use serve_bench::experiments::servers::{Program, ServerSettings};
 use serve_http::LaunchError;
 use thiserror::Error;
 
@@ -143,14 +143,14 @@ impl Load {
         }
     }
 
-    fn settings(&self) -> Settings {
+    fn settings(&self) -> ServerSettings {
         let numbers = [
             ("max_batch", self.streams),
             ("queue_cap", 0),
             ("context", CONTEXT),
             ("step_tokens", STEP_TOKENS),
         ];
-        let settings = Settings::default()
+        let settings = ServerSettings::default()
             .with("backend", "mock")
             .with("mock_speed", self.mock_speed().to_string())
             .with("mock_seed", self.seed.to_string())

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use serve_bench::experiments::promises::{PromisesError, capacity_per_s};
-use serve_bench::experiments::servers::Settings;
+use serve_bench::experiments::servers::ServerSettings;
 
 use super::offered::{Offered, Row, Shape, Stream, Who};
 use super::verdict::{Promise, Verdict, in_time_per_s, times, was_taken};
@@ -35,8 +35,8 @@ const LIMITS: [(&str, &str); 2] = [("slots", "12"), ("memory", "256")];
 /// A server short of one thing.
 pub(super) struct Limit {
     name: &'static str,
-    pub(super) on: Settings,
-    pub(super) off: Settings,
+    pub(super) on: ServerSettings,
+    pub(super) off: ServerSettings,
     pub(super) offered: Offered,
     capacity_per_s: f64,
 }

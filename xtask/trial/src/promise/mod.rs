@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use futures::future::try_join_all;
 use serve_bench::experiments::promises::PromisesError;
-use serve_bench::experiments::servers::{Program, Settings};
+use serve_bench::experiments::servers::{Program, ServerSettings};
 use serve_core::Span;
 use serve_core::mock::CostModel;
 use thiserror::Error;
@@ -200,7 +200,7 @@ struct Seen {
 
 async fn served(
     program: &Program,
-    settings: &Settings,
+    settings: &ServerSettings,
     offered: &Offered,
 ) -> Result<Seen, ServedError> {
     let server = Served::start(program, settings).await?;
@@ -212,7 +212,7 @@ async fn served(
 }
 
 /// What all servers have in common. Nobody is refused for the length of the queue alone.
-fn settings() -> Settings {
+fn settings() -> ServerSettings {
     let settings = [
         ("backend", "mock"),
         ("mock_speed", "1"),
@@ -223,7 +223,7 @@ fn settings() -> Settings {
     ];
     settings
         .into_iter()
-        .fold(Settings::default(), |all, (name, value)| {
+        .fold(ServerSettings::default(), |all, (name, value)| {
             all.with(name, value)
         })
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use serve_bench::experiments::promises::{PromisesError, capacity_per_s};
-use serve_bench::experiments::servers::Settings;
+use serve_bench::experiments::servers::ServerSettings;
 
 use super::offered::{Became, Offered, Row, Shape, Stream, Who};
 use super::settings;
@@ -52,8 +52,8 @@ const GUARDS: [(&str, &[(&str, &str)], bool); 6] = [
 /// An admission with what is behind it.
 pub(super) struct Guard {
     name: &'static str,
-    pub(super) fair: Settings,
-    pub(super) first_come: Settings,
+    pub(super) fair: ServerSettings,
+    pub(super) first_come: ServerSettings,
     pub(super) offered: Offered,
 }
 
@@ -61,7 +61,7 @@ pub(super) struct Guard {
 pub(super) struct Tenants {
     pub(super) guards: Vec<Guard>,
     /// Nobody but the light tenant, and nobody refused.
-    pub(super) alone: (Settings, Offered),
+    pub(super) alone: (ServerSettings, Offered),
 }
 
 /// All servers and what each is offered.

@@ -26,7 +26,7 @@ use thiserror::Error;
 
 use crate::analysis::table::Table;
 use crate::experiments::series::{Point, PointError, Series};
-use crate::experiments::servers::{Effective, Settings};
+use crate::experiments::servers::{Effective, ServerSettings};
 use crate::report::chart::Chart;
 use crate::workload::spec::Spec;
 use beside::Beside;
@@ -249,7 +249,7 @@ impl Bench<'_> {
     async fn point(
         &mut self,
         id: &str,
-        settings: &Settings,
+        settings: &ServerSettings,
         spec: Spec,
     ) -> Result<Point, MatrixError> {
         let point = self.series.point(id, settings, spec).await;
@@ -266,8 +266,8 @@ impl Bench<'_> {
     async fn prove(
         &mut self,
         pair: &str,
-        off: &Settings,
-        on: &Settings,
+        off: &ServerSettings,
+        on: &ServerSettings,
     ) -> Result<(), MatrixError> {
         let mut of = [None, None];
         for (effective, settings) in of.iter_mut().zip([off, on]) {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::MatrixError;
-use crate::experiments::servers::{Difference, Effective, Settings};
+use crate::experiments::servers::{Difference, Effective, ServerSettings};
 
 /// A pair of conditions and the one setting in which their servers differ.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -29,16 +29,16 @@ pub(crate) struct NotShown {
     pub seen: String,
 }
 
-/// Settings asked for, and those that a server with them had.
+/// ServerSettings asked for, and those that a server with them had.
 #[derive(Debug)]
 pub(super) struct Proofs {
     path: PathBuf,
-    known: BTreeMap<Settings, Effective>,
+    known: BTreeMap<ServerSettings, Effective>,
 }
 
 #[derive(Deserialize, Serialize)]
 struct Line {
-    asked: Settings,
+    asked: ServerSettings,
     effective: Effective,
 }
 
@@ -58,11 +58,15 @@ impl Proofs {
         })
     }
 
-    pub(super) fn known(&self, asked: &Settings) -> Option<Effective> {
+    pub(super) fn known(&self, asked: &ServerSettings) -> Option<Effective> {
         self.known.get(asked).cloned()
     }
 
-    pub(super) fn keep(&mut self, asked: &Settings, has: &Effective) -> Result<(), MatrixError> {
+    pub(super) fn keep(
+        &mut self,
+        asked: &ServerSettings,
+        has: &Effective,
+    ) -> Result<(), MatrixError> {
         self.known.insert(asked.clone(), has.clone());
         let lines = self.known.iter().map(|(asked, effective)| {
             let line = Line {

@@ -7,7 +7,7 @@ use super::beside::headlines as table_of;
 use super::{Outcome, Section};
 use crate::analysis::summary::Fact;
 use crate::analysis::table::Table;
-use crate::experiments::servers::Settings;
+use crate::experiments::servers::ServerSettings;
 use crate::report::html::{self, Report, ReportError};
 use crate::store::hardware::Hardware;
 
@@ -16,7 +16,7 @@ use crate::store::hardware::Hardware;
 /// # Errors
 ///
 /// [`ReportError::Draw`].
-pub(crate) fn report(outcome: &Outcome, base: &Settings) -> Result<Report, ReportError> {
+pub(crate) fn report(outcome: &Outcome, base: &ServerSettings) -> Result<Report, ReportError> {
     let mut sections = vec![html::Section {
         title: "headlines".to_owned(),
         text: "the numbers that the published experiments open with, and the same pairs here"
@@ -59,7 +59,7 @@ pub(crate) fn headlines(outcome: &Outcome) -> Table {
 }
 
 /// What a mock's numbers are not.
-fn mock(base: &Settings) -> Option<Fact> {
+fn mock(base: &ServerSettings) -> Option<Fact> {
     let speed = base.get("mock_speed").unwrap_or("1");
     (base.get("backend") == Some("mock")).then(|| {
         let text = format!(
@@ -112,7 +112,7 @@ fn undelivered(section: &Section) -> Option<Table> {
     (!section.void.is_empty()).then_some(table)
 }
 
-fn facts(outcome: &Outcome, base: &Settings) -> Vec<Fact> {
+fn facts(outcome: &Outcome, base: &ServerSettings) -> Vec<Fact> {
     let scale = &outcome.scale;
     vec![
         ("server", base.to_string()),

@@ -8,7 +8,7 @@ use serve_core::Span;
 use super::seen::Seen;
 use super::{Bench, MatrixError};
 use crate::analysis::definitions::Metric;
-use crate::experiments::servers::Settings;
+use crate::experiments::servers::ServerSettings;
 use crate::workload::spec::{
     Arrivals, Endpoint, Lengths, Positive, PromptSet, RequestShape, Spec, Vocabulary,
 };
@@ -75,10 +75,10 @@ pub(crate) struct Scale {
 }
 
 impl Bench<'_> {
-    /// Settings that hold in every point of the matrix unless a section says otherwise: nothing is
+    /// ServerSettings that hold in every point of the matrix unless a section says otherwise: nothing is
     /// refused, nothing is found in a cache.
-    pub(super) fn usual() -> Settings {
-        Settings::default()
+    pub(super) fn usual() -> ServerSettings {
+        ServerSettings::default()
             .with("max_batch", BATCH.to_string())
             .with("queue_cap", "0")
             .with("prefix_cache", "false")

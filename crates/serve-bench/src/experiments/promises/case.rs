@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use super::Promise;
 use crate::analysis::quantile::Sample;
-use crate::experiments::servers::Settings;
+use crate::experiments::servers::ServerSettings;
 use crate::experiments::simulate::{ModelError, ServerModel, SimulateError, simulate};
 use crate::store::record::{Outcome, Record};
 use crate::workload::spec::{Spec, SpecError};
@@ -54,12 +54,12 @@ impl Binding {
     }
 
     /// What the server is started with, apart from the policy.
-    pub fn settings(self) -> Settings {
+    pub fn settings(self) -> ServerSettings {
         let (max_batch, kv_tokens) = match self {
             Self::Slots => ("16", "131072"),
             Self::Memory => ("256", "8448"),
         };
-        let base = Settings::default()
+        let base = ServerSettings::default()
             .with("queue_cap", "0")
             .with("prefix_cache", "false");
         base.with("max_batch", max_batch)
@@ -90,7 +90,7 @@ impl Binding {
 /// # Errors
 ///
 /// [`PromisesError`] when it cannot be simulated.
-pub fn capacity_per_s(settings: &Settings, tokens: (u32, u32)) -> Result<f64, PromisesError> {
+pub fn capacity_per_s(settings: &ServerSettings, tokens: (u32, u32)) -> Result<f64, PromisesError> {
     const WAITING: u32 = 1_500;
     let arrivals = format!("[arrivals.waves]\nsize = {WAITING}\nevery_s = 1");
     let workload = workload(tokens, &arrivals, WAITING, 1, "")?;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-use super::Settings;
+use super::ServerSettings;
 use super::settings::KEYS;
 use crate::hex::hex;
 
@@ -20,24 +20,24 @@ pub fn key_of(tenant: &str) -> String {
 }
 
 /// A key of a server with these settings, whichever; `None` where it needs none.
-pub(crate) fn any_key(settings: &Settings) -> Option<String> {
+pub(crate) fn any_key(settings: &ServerSettings) -> Option<String> {
     tenants(settings)?.next().map(key_of)
 }
 
 /// The key of one tenant of a server with these settings; `None` where it has no key of this name.
-pub(crate) fn key_in(settings: &Settings, tenant: &str) -> Option<String> {
+pub(crate) fn key_in(settings: &ServerSettings, tenant: &str) -> Option<String> {
     tenants(settings)?
         .any(|name| name == tenant)
         .then(|| key_of(tenant))
 }
 
-fn tenants(settings: &Settings) -> Option<impl Iterator<Item = &str>> {
+fn tenants(settings: &ServerSettings) -> Option<impl Iterator<Item = &str>> {
     let names = settings.get(KEYS)?.split(',').map(str::trim);
     Some(names.filter(|name| !name.is_empty()))
 }
 
 /// The settings as flags of `serve`: keys stand in a file beside its log, which is written here.
-pub(super) fn in_file(settings: &Settings, log: &Path) -> io::Result<Settings> {
+pub(super) fn in_file(settings: &ServerSettings, log: &Path) -> io::Result<ServerSettings> {
     let Some(names) = tenants(settings) else {
         return Ok(settings.clone());
     };
@@ -49,7 +49,7 @@ pub(super) fn in_file(settings: &Settings, log: &Path) -> io::Result<Settings> {
     };
     fs::write(&path, names.map(key).collect::<String>())?;
     let others = settings.iter().filter(|(name, _)| *name != KEYS);
-    let others = others.fold(Settings::default(), |all, (name, value)| {
+    let others = others.fold(ServerSettings::default(), |all, (name, value)| {
         all.with(name, value)
     });
     Ok(others.with("config", path.display().to_string()))
@@ -62,7 +62,7 @@ mod tests {
     #[test]
     fn the_file_holds_a_hash_for_each_tenant_and_flags_name_it() {
         let log = std::env::temp_dir().join(format!("keys-{}.log", std::process::id()));
-        let settings = Settings::default()
+        let settings = ServerSettings::default()
             .with("max_batch", "8")
             .with(KEYS, "light, flood");
         let flags = in_file(&settings, &log).unwrap();
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn without_keys_nothing_is_written() {
-        let settings = Settings::default().with("max_batch", "8");
+        let settings = ServerSettings::default().with("max_batch", "8");
         assert_eq!(
             in_file(&settings, Path::new("/nowhere/log")).unwrap(),
             settings

@@ -9,7 +9,7 @@ mod settings;
 
 pub use keys::key_of;
 pub(crate) use keys::{any_key, key_in};
-pub use settings::{Difference, Effective, NoSetting, NotAsAsked, NotOneApart, Settings};
+pub use settings::{Difference, Effective, NoSetting, NotAsAsked, NotOneApart, ServerSettings};
 
 use std::fs::{self, File};
 use std::io;
@@ -53,7 +53,7 @@ pub enum ServerError {
     #[error("the server ({settings}) ended with {status}; its last words in {log}:\n{words}", log = log.display())]
     Ended {
         /// What it was started with.
-        settings: Settings,
+        settings: ServerSettings,
         /// How it ended.
         status: ExitStatus,
         /// Its log.
@@ -65,7 +65,7 @@ pub enum ServerError {
     #[error("the server ({settings}) was not ready within {waited_s} s; its log is {log}", log = log.display())]
     NotReady {
         /// What it was started with.
-        settings: Settings,
+        settings: ServerSettings,
         /// How long it was waited for.
         waited_s: u64,
         /// Its log.
@@ -108,7 +108,7 @@ impl Program {
 #[derive(Debug)]
 pub struct Server {
     url: String,
-    settings: Settings,
+    settings: ServerSettings,
     effective: Option<Effective>,
     ready_after: Option<Duration>,
     process: Option<Process>,
@@ -124,7 +124,7 @@ impl Server {
     /// time, or has other settings.
     pub async fn start(
         program: &Program,
-        settings: &Settings,
+        settings: &ServerSettings,
         log: &Path,
     ) -> Result<Self, ServerError> {
         let port = free_port().map_err(|cause| start_error(&program.path, cause))?;
@@ -151,7 +151,7 @@ impl Server {
         let base = url.trim_end_matches('/');
         let mut server = Self {
             url: base.strip_suffix("/v1").unwrap_or(base).to_owned(),
-            settings: Settings::default(),
+            settings: ServerSettings::default(),
             effective: None,
             ready_after: None,
             process: None,
@@ -166,7 +166,7 @@ impl Server {
     }
 
     /// What it was started with.
-    pub fn settings(&self) -> &Settings {
+    pub fn settings(&self) -> &ServerSettings {
         &self.settings
     }
 
@@ -271,7 +271,7 @@ struct Process {
 impl Process {
     fn spawn(
         program: &Program,
-        settings: &Settings,
+        settings: &ServerSettings,
         port: u16,
         log: &Path,
     ) -> Result<Self, ServerError> {
@@ -282,13 +282,13 @@ impl Process {
         let file = File::create(log).map_err(logged)?;
         let given = keys::in_file(settings, log).map_err(logged)?;
         let mut command = Command::new(&program.path);
-        // Settings of whoever measures must not reach the server unseen.
+        // ServerSettings of whoever measures must not reach the server unseen.
         let names = std::env::vars_os().map(|(name, _)| name);
         for name in names.filter(|name| name.to_string_lossy().starts_with("SERVE_")) {
             command.env_remove(name);
         }
         // A line for each request would be measured with it.
-        let quiet = Settings::default().with("log", "warn");
+        let quiet = ServerSettings::default().with("log", "warn");
         command
             .args(quiet.and(&given).with("port", port.to_string()).flags())
             .stdin(Stdio::null())
@@ -307,7 +307,7 @@ impl Process {
         &mut self,
         url: &str,
         program: &Program,
-        settings: &Settings,
+        settings: &ServerSettings,
     ) -> Result<(), ServerError> {
         let url = format!("{url}/health/ready");
         let client =
@@ -330,7 +330,7 @@ impl Process {
         }
     }
 
-    fn alive(&mut self, settings: &Settings) -> Result<(), ServerError> {
+    fn alive(&mut self, settings: &ServerSettings) -> Result<(), ServerError> {
         match self.child.try_wait() {
             Ok(Some(status)) => Err(ServerError::Ended {
                 settings: settings.clone(),

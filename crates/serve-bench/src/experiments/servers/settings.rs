@@ -1,4 +1,4 @@
-//! Settings that a server is started with, the settings that it says it has, and what two of them
+//! ServerSettings that a server is started with, the settings that it says it has, and what two of them
 //! have apart. An experiment that runs is not an experiment that measured what was meant: whoever
 //! compares two conditions has to show first that they differ, and in what alone.
 
@@ -13,17 +13,17 @@ use thiserror::Error;
 /// The setting that names the tenants that get a key, separated by commas.
 pub(super) const KEYS: &str = "keys";
 
-/// Settings to start a server with: names as in its settings file (`max_batch`), values as text.
+/// ServerSettings to start a server with: names as in its settings file (`max_batch`), values as text.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(transparent)]
-pub struct Settings(BTreeMap<String, String>);
+pub struct ServerSettings(BTreeMap<String, String>);
 
 /// A setting that is none.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("{0:?} is no setting; accepted is NAME=VALUE, such as max_batch=8")]
 pub struct NoSetting(String);
 
-impl Settings {
+impl ServerSettings {
     /// The same with one setting more, or another value for it.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl Into<String>) -> Self {
@@ -40,7 +40,7 @@ impl Settings {
         self
     }
 
-    /// Settings from command-line flags: `--max-batch=8`, `--max-batch 8`, or `--allow-anonymous`,
+    /// ServerSettings from command-line flags: `--max-batch=8`, `--max-batch 8`, or `--allow-anonymous`,
     /// which is `true`.
     ///
     /// # Errors
@@ -126,7 +126,7 @@ impl Settings {
     }
 }
 
-impl FromStr for Settings {
+impl FromStr for ServerSettings {
     type Err = NoSetting;
 
     /// One `NAME=VALUE`.
@@ -140,14 +140,14 @@ impl FromStr for Settings {
     }
 }
 
-impl FromIterator<Self> for Settings {
+impl FromIterator<Self> for ServerSettings {
     fn from_iter<T: IntoIterator<Item = Self>>(all: T) -> Self {
         all.into_iter()
             .fold(Self::default(), |settings, next| settings.and(&next))
     }
 }
 
-impl fmt::Display for Settings {
+impl fmt::Display for ServerSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() {
             return f.write_str("defaults");
@@ -159,9 +159,9 @@ impl fmt::Display for Settings {
     }
 }
 
-/// Settings that a server is given and does not show.
+/// ServerSettings that a server is given and does not show.
 const NEVER_SHOWN: [&str; 1] = ["config"];
-/// Settings that differ between any two servers and decide nothing.
+/// ServerSettings that differ between any two servers and decide nothing.
 const NEVER_COUNTED: [&str; 3] = ["host", "log", "port"];
 
 /// A server that does not have what it was asked to have.
@@ -311,9 +311,9 @@ mod tests {
         serde_json::from_value(value).unwrap()
     }
 
-    fn settings(all: &[&str]) -> Settings {
+    fn settings(all: &[&str]) -> ServerSettings {
         all.iter()
-            .map(|text| text.parse::<Settings>().unwrap())
+            .map(|text| text.parse::<ServerSettings>().unwrap())
             .collect()
     }
 
@@ -373,12 +373,13 @@ mod tests {
 
     #[test]
     fn a_settings_file_says_what_flags_say() {
-        let file = Settings::from_toml("max_batch = 8\nmock_decode_us = [\"1=5\", \"4=6.5\"]\n");
+        let file =
+            ServerSettings::from_toml("max_batch = 8\nmock_decode_us = [\"1=5\", \"4=6.5\"]\n");
         let flags = settings(&["max-batch=8", "mock-decode-us=1=5,4=6.5"]);
         assert_eq!(file.unwrap(), flags);
-        let table = Settings::from_toml("class_queue_cap = { free = 4, paid = 0 }").unwrap();
+        let table = ServerSettings::from_toml("class_queue_cap = { free = 4, paid = 0 }").unwrap();
         assert_eq!(table.get("class_queue_cap"), Some("free=4,paid=0"));
-        assert!(Settings::from_toml("max_batch").is_err());
+        assert!(ServerSettings::from_toml("max_batch").is_err());
     }
 
     #[test]
@@ -396,7 +397,7 @@ mod tests {
                 .iter()
                 .map(|&word| word.to_owned())
                 .collect::<Vec<_>>();
-            Settings::from_flags(&words)
+            ServerSettings::from_flags(&words)
         };
         let expected = settings(&[
             "max_batch=8",
@@ -415,7 +416,7 @@ mod tests {
         let flags = all.flags().collect::<Vec<_>>();
         assert_eq!(flags, ["--max-batch=8", "--model=a=b"]);
         assert_eq!(all.to_string(), "max_batch=8, model=a=b");
-        assert!("=8".parse::<Settings>().is_err());
-        assert!("max_batch".parse::<Settings>().is_err());
+        assert!("=8".parse::<ServerSettings>().is_err());
+        assert!("max_batch".parse::<ServerSettings>().is_err());
     }
 }

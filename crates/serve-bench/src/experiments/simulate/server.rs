@@ -10,7 +10,7 @@ use serve_sched::settings::{CLASSES, QUEUE_TIMEOUT, REQUEST_TIMEOUT, Setting, Se
 use serve_sched::table::{find, table};
 use thiserror::Error;
 
-use crate::experiments::servers::Settings;
+use crate::experiments::servers::ServerSettings;
 use crate::store::manifest::Runtime;
 use crate::transport::engine::Terms;
 
@@ -18,7 +18,7 @@ use crate::transport::engine::Terms;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ServerModel {
     /// What it was made from.
-    pub settings: Settings,
+    pub settings: ServerSettings,
     scheduler: serve_sched::Settings,
 }
 
@@ -70,7 +70,7 @@ impl ServerModel {
     /// # Errors
     ///
     /// [`ModelError`] names the setting and what it takes.
-    pub(crate) fn new(settings: &Settings) -> Result<Self, ModelError> {
+    pub(crate) fn new(settings: &ServerSettings) -> Result<Self, ModelError> {
         let mut model = Self {
             settings: settings.clone(),
             ..Self::default()
@@ -86,14 +86,14 @@ impl ServerModel {
         Ok(model)
     }
 
-    /// A server of which [`Settings::of`] tells all, also what makes no difference here.
+    /// A server of which [`ServerSettings::of`] tells all, also what makes no difference here.
     ///
     /// # Errors
     ///
     /// [`ModelError`] names the setting whose value cannot be had.
-    pub(crate) fn of_server(settings: &Settings) -> Result<Self, ModelError> {
+    pub(crate) fn of_server(settings: &ServerSettings) -> Result<Self, ModelError> {
         let known = settings.iter().filter(|(name, _)| find(name).is_some());
-        let known = known.map(|(name, value)| Settings::default().with(name, value));
+        let known = known.map(|(name, value)| ServerSettings::default().with(name, value));
         Self::new(&known.collect())
     }
 
@@ -165,7 +165,9 @@ mod tests {
     const EXAMPLE: &str = include_str!("../../../../../docs/serve.toml");
 
     fn model(all: &[&str]) -> Result<ServerModel, ModelError> {
-        let settings = all.iter().map(|text| text.parse::<Settings>().unwrap());
+        let settings = all
+            .iter()
+            .map(|text| text.parse::<ServerSettings>().unwrap());
         ServerModel::new(&settings.collect())
     }
 
@@ -244,7 +246,7 @@ mod tests {
         let text = "precision = \"bf16\"\nmax_batch = 4\nprefix_cache = \"yes\"\n\
                     class_queue_cap = { free = 4, paid = 0 }\nclasses = [\"paid\", \"free\"]\n\
                     mock_decode_us = []\n[[keys]]\nname = \"a\"\n";
-        let model = ServerModel::new(&Settings::from_toml(text).unwrap()).unwrap();
+        let model = ServerModel::new(&ServerSettings::from_toml(text).unwrap()).unwrap();
         let given = model.scheduler;
         assert!(given.is_given("class_queue_cap") && given.is_given("max_batch"));
     }
@@ -257,7 +259,7 @@ mod tests {
             "classes": ["paid", "free"], "queue_timeout": 0.0, "host": "::", "tomorrow": 1,
         });
         let effective = serde_json::from_value(effective).unwrap();
-        let model = ServerModel::of_server(&Settings::of(&effective)).unwrap();
+        let model = ServerModel::of_server(&ServerSettings::of(&effective)).unwrap();
         assert!(model.scheduler.is_given("age_after") && !model.scheduler.is_given("wait_max"));
     }
 

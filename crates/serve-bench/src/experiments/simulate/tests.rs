@@ -4,12 +4,12 @@ use proptest::prelude::*;
 use serve_core::Span;
 
 use super::*;
-use crate::experiments::servers::Settings;
+use crate::experiments::servers::ServerSettings;
 use crate::transport::drive::testing::{any_workload, balance, workload};
 
 fn rows_of(text: &str, settings: &str, edge: Span) -> Vec<Record> {
     let settings = settings.split_whitespace();
-    let settings = settings.map(|text| text.parse::<Settings>().unwrap());
+    let settings = settings.map(|text| text.parse::<ServerSettings>().unwrap());
     let model = ServerModel::new(&settings.collect()).unwrap();
     let mut rows = Vec::new();
     simulate(&workload(text), &model, edge, |row| rows.push(row)).unwrap();

@@ -14,7 +14,7 @@ use self::search::{Found, Goal, Judged, Measured, Search, Step};
 use crate::analysis::bootstrap::Bootstrap;
 use crate::analysis::{Analysis, Options};
 use crate::experiments::series::{PointError, Series};
-use crate::experiments::servers::Settings;
+use crate::experiments::servers::ServerSettings;
 use crate::store::folder::Run;
 use crate::workload::spec::{Arrivals, Positive, Spec};
 
@@ -73,7 +73,7 @@ pub(crate) struct Line {
     /// The folders of its repeats.
     pub folders: Vec<String>,
     /// The settings.
-    pub settings: Settings,
+    pub settings: ServerSettings,
     /// The load, where there are several.
     pub load: Option<f64>,
     /// Whether it kept the objective, if there is one.
@@ -89,7 +89,7 @@ pub(crate) struct Line {
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Searched {
     /// The combination.
-    pub settings: Settings,
+    pub settings: ServerSettings,
     /// What was looked for.
     pub goal: Goal,
     /// Every measurement, in order.
@@ -130,10 +130,10 @@ struct Repeat {
 
 impl Sweep {
     /// Every combination of settings.
-    pub(crate) fn combinations(&self) -> Vec<Settings> {
-        let none = vec![Settings::default()];
+    pub(crate) fn combinations(&self) -> Vec<ServerSettings> {
+        let none = vec![ServerSettings::default()];
         self.axes.iter().fold(none, |all, axis| {
-            let with = |before: &Settings| {
+            let with = |before: &ServerSettings| {
                 let before = before.clone();
                 let values = axis.values.iter();
                 values
@@ -183,7 +183,7 @@ impl Sweep {
     async fn at(
         &self,
         series: &mut Series,
-        settings: &Settings,
+        settings: &ServerSettings,
         loads: &[Option<f64>],
         results: &mut Results,
         on_change: &mut impl FnMut(&Results),
@@ -202,7 +202,7 @@ impl Sweep {
     async fn search(
         &self,
         series: &mut Series,
-        settings: &Settings,
+        settings: &ServerSettings,
         goal: &Goal,
         results: &mut Results,
         on_change: &mut impl FnMut(&Results),
@@ -241,7 +241,7 @@ impl Sweep {
     async fn measure(
         &self,
         series: &mut Series,
-        settings: &Settings,
+        settings: &ServerSettings,
         load: Option<f64>,
         repeat: u32,
     ) -> Result<Repeat, PointError> {
@@ -256,7 +256,7 @@ impl Sweep {
         })
     }
 
-    fn line(&self, settings: &Settings, load: Option<f64>, repeats: &[Repeat]) -> Line {
+    fn line(&self, settings: &ServerSettings, load: Option<f64>, repeats: &[Repeat]) -> Line {
         let runs_of = |void: bool| {
             let of = repeats.iter().filter(|it| it.void.is_empty() != void);
             of.map(|it| it.run.clone()).collect::<Vec<_>>()
@@ -333,7 +333,7 @@ fn at_load(arrivals: &Arrivals, load: f64) -> Arrivals {
 }
 
 /// A name that tells the point apart and is a folder's on any system.
-fn folder(settings: &Settings, load: Option<f64>, repeat: u32) -> String {
+fn folder(settings: &ServerSettings, load: Option<f64>, repeat: u32) -> String {
     let settings = settings
         .iter()
         .map(|(name, value)| format!("{name}={value}"));

@@ -15,7 +15,7 @@ use thiserror::Error;
 
 use super::{Loads, Repeat, Results, Sweep, folder};
 use crate::analysis::delivered::Delivered;
-use crate::experiments::servers::Settings;
+use crate::experiments::servers::ServerSettings;
 use crate::experiments::simulate::{self, ModelError, ServerModel, SimulateError, Simulation};
 use crate::store::folder::RunFolder;
 use crate::workload::{Workload, WorkloadError};
@@ -23,8 +23,8 @@ use crate::workload::{Workload, WorkloadError};
 /// What a simulated sweep is besides its points.
 #[derive(Clone, Debug)]
 pub(crate) struct Pretended<'a> {
-    /// Settings of every server, below those of a point.
-    pub base: Settings,
+    /// ServerSettings of every server, below those of a point.
+    pub base: ServerSettings,
     /// The folder of all runs; a run that is there already is an error.
     pub out: &'a Path,
     /// Below which folder the files that workloads name are.
@@ -52,7 +52,7 @@ pub(crate) enum SweepError {
 
 /// One combination at one load, with one seed.
 struct Point<'a> {
-    settings: &'a Settings,
+    settings: &'a ServerSettings,
     load: Option<f64>,
     repeat: u32,
 }

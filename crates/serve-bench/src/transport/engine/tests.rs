@@ -8,7 +8,7 @@ use serve_core::{BackendError, Limits, StepOutcome, StepPlan};
 use tokio::sync::watch;
 
 use super::*;
-use crate::experiments::servers::Settings;
+use crate::experiments::servers::ServerSettings;
 use crate::experiments::simulate::{ServerModel, simulate};
 use crate::store::record::{Outcome, Record};
 use crate::transport::drive::testing::{any_workload, balance, rows_until, workload};
@@ -19,7 +19,7 @@ const DEVICE: &str = "mock_decode_us=1=10000 mock_prefill_us=1000 mock_context_u
 
 fn model(settings: &str) -> ServerModel {
     let settings = settings.split_whitespace();
-    let settings = settings.map(|text| text.parse::<Settings>().unwrap());
+    let settings = settings.map(|text| text.parse::<ServerSettings>().unwrap());
     ServerModel::new(&settings.collect()).unwrap()
 }
 

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::thread;
 
 use serve_core::Span;
-use serve_http::{CapacityStatus, Service, Settings, run};
+use serve_http::{CapacityStatus, EdgeSettings, Service, run};
 use serve_sched::admit::QUEUE_CAP;
 use serve_sched::settings::{CLASSES, QUEUE_TIMEOUT, REQUEST_TIMEOUT, Setting};
 use tokio::net::{TcpListener, lookup_host};
@@ -123,14 +123,14 @@ async fn serve(cli: Cli, console: Console) -> Result<(), Failure> {
 }
 
 /// What the edge is told.
-fn edge(cli: &Cli) -> Result<Settings, Failure> {
+fn edge(cli: &Cli) -> Result<EdgeSettings, Failure> {
     let requests = &cli.requests;
     let settings = cli.settings();
     let limit = |time: &Setting<Span>| {
         let time = settings.get(time);
         (!time.is_zero()).then(|| time.into())
     };
-    Ok(Settings {
+    Ok(EdgeSettings {
         queue_cap: settings.get(&QUEUE_CAP),
         connections: cli.network.connections(),
         request_timeout: limit(&REQUEST_TIMEOUT),

@@ -9,16 +9,16 @@ use crate::experiments::matrix::beside::{Beside, L4, RTX_4090};
 use crate::experiments::matrix::scale::BATCH;
 use crate::experiments::matrix::seen::{Seen, median};
 use crate::experiments::matrix::{Bench, MatrixError};
-use crate::experiments::servers::Settings;
+use crate::experiments::servers::ServerSettings;
 use crate::report::chart::{Chart, Hue, Mark, Series};
 use crate::report::ticks::Axis;
 use crate::workload::spec::{Lengths, Spec};
 
-fn off() -> Settings {
+fn off() -> ServerSettings {
     Bench::usual().with("max_batch", "1")
 }
 
-fn with_static() -> Settings {
+fn with_static() -> ServerSettings {
     Bench::usual().with("batch", "static")
 }
 

@@ -7,7 +7,7 @@ use crate::experiments::matrix::beside::RTX_3090;
 use crate::experiments::matrix::scale::{ANSWER, BATCH, set, span_s};
 use crate::experiments::matrix::seen::Seen;
 use crate::experiments::matrix::{Bench, MatrixError, Number};
-use crate::experiments::servers::Settings;
+use crate::experiments::servers::ServerSettings;
 use crate::report::load;
 use crate::workload::slo::Slo;
 use crate::workload::spec::Spec;
@@ -161,7 +161,7 @@ async fn line(
     bench: &mut Bench<'_>,
     id: &str,
     label: &str,
-    settings: &Settings,
+    settings: &ServerSettings,
     spec: Spec,
 ) -> Result<(Vec<String>, Analysis), MatrixError> {
     let price = bench.plan.price_per_hour;

@@ -11,7 +11,7 @@ use crate::experiments::matrix::beside::Beside;
 use crate::experiments::matrix::scale::{BATCH, positive, set};
 use crate::experiments::matrix::seen::Seen;
 use crate::experiments::matrix::{Bench, Effort, MatrixError};
-use crate::experiments::servers::Settings;
+use crate::experiments::servers::ServerSettings;
 use crate::store::record::Outcome;
 use crate::workload::spec::{Arrivals, Spec};
 
@@ -26,7 +26,7 @@ const P99_OVER_TARGET_MAX: f64 = 1.10;
 /// What binds, and the places that make it so.
 const BINDING: [(&str, u32); 2] = [("slots", BATCH * 3 / 4), ("memory", 256)];
 
-fn server(places: u32) -> Settings {
+fn server(places: u32) -> ServerSettings {
     let kv_tokens = BATCH * (PROMPT + ANSWER).next_multiple_of(16);
     Bench::usual()
         .with("max_batch", places.to_string())
@@ -74,7 +74,7 @@ fn load(bench: &Bench<'_>, full: &Full) -> Result<Spec, MatrixError> {
 /// Each limit without a budget and with one.
 pub(super) async fn limits(bench: &mut Bench<'_>) -> Result<(), MatrixError> {
     let full = full(bench).await?;
-    let budget = |off: &Settings| {
+    let budget = |off: &ServerSettings| {
         off.clone()
             .with("latency_budget", full.target_s.to_string())
     };

@@ -9,7 +9,7 @@ use crate::experiments::matrix::beside::Beside;
 use crate::experiments::matrix::scale::positive;
 use crate::experiments::matrix::seen::Seen;
 use crate::experiments::matrix::{Bench, Effort, MatrixError};
-use crate::experiments::servers::Settings;
+use crate::experiments::servers::ServerSettings;
 use crate::workload::spec::{Arrivals, Positive, Spec, Tenant};
 
 const LIGHT: &str = "light";
@@ -85,7 +85,7 @@ async fn behind(
     bench: &mut Bench<'_>,
     id: &str,
     name: &str,
-    guard: &Settings,
+    guard: &ServerSettings,
 ) -> Result<(), MatrixError> {
     let fair = guard.clone().with("order", "fair-tenants");
     let first_come = guard.clone().with("order", "fifo");

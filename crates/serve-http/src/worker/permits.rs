@@ -1,11 +1,11 @@
-//! The places of the requests that are in the server at once, between tenants.
+//! The permits of the requests that are in the server at once, between tenants.
 //!
-//! A request takes a place before any work is done for it, and gives it back when the engine has let go
-//! of it; so places bound the memory that requests take. Who of those that wait goes first is not decided
+//! A request takes a permit before any work is done for it, and gives it back when the engine has let go
+//! of it; so permits bound the memory that requests take. Who of those that wait goes first is not decided
 //! here but by the scheduler's order, which must see a request to do so. Hence the rule: a tenant may have
-//! no more places than are left free (the dynamic threshold of Choudhury and Hahne, 1998). There are twice
+//! no more permits than are left free (the dynamic threshold of Choudhury and Hahne, 1998). There are twice
 //! as one tenant can use, so alone it has half of them. Each that floods leaves half of what was free, and
-//! nobody is refused while the places taken are fewer than half of all.
+//! nobody is refused while the permits taken are fewer than half of all.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,47 +13,47 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serve_core::TenantId;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// All places.
+/// All permits.
 #[derive(Debug)]
-pub(super) struct Places {
+pub(super) struct Permits {
     free: Arc<Semaphore>,
-    /// Places for one tenant alone; there are twice as many.
+    /// Permits for one tenant alone; there are twice as many.
     share: u32,
     book: Mutex<Book>,
 }
 
 #[derive(Debug, Default)]
 struct Book {
-    /// Places of each tenant that has any.
+    /// Permits of each tenant that has any.
     held: HashMap<TenantId, u32>,
     /// Requests refused since one last ended.
     refused: u32,
 }
 
-/// Why there is no place.
+/// Why there is no permit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Full {
-    /// Places taken, by all.
+    /// Permits taken, by all.
     pub(super) taken: u32,
-    /// Places for one tenant alone.
+    /// Permits for one tenant alone.
     pub(super) share: u32,
     /// Requests refused since one last ended, this one included.
     pub(super) refused: u32,
 }
 
-/// A place among the requests that may be in the server at once. Dropping it gives it back.
+/// A permit among the requests that may be in the server at once. Dropping it gives it back.
 #[derive(Debug)]
-pub struct Place {
+pub struct Permit {
     tenant: TenantId,
-    places: Arc<Places>,
+    permits: Arc<Permits>,
     _permit: OwnedSemaphorePermit,
 }
 
-impl Places {
+impl Permits {
     /// The most that one tenant can be given: what a semaphore can count on every platform.
     pub(super) const SHARE_MAX: u32 = u32::MAX >> 4;
 
-    /// Places of which one tenant alone can use `share`.
+    /// Permits of which one tenant alone can use `share`.
     pub(super) fn new(share: u32) -> Arc<Self> {
         let share = share.min(Self::SHARE_MAX);
         Arc::new(Self {
@@ -63,8 +63,8 @@ impl Places {
         })
     }
 
-    /// Takes a place, if the tenant has fewer than are free.
-    pub(super) fn reserve(self: &Arc<Self>, tenant: TenantId) -> Result<Place, Full> {
+    /// Takes a permit, if the tenant has fewer than are free.
+    pub(super) fn reserve(self: &Arc<Self>, tenant: TenantId) -> Result<Permit, Full> {
         let mut book = self.lock();
         let held = book.held.get(&tenant).copied().unwrap_or(0);
         let free = self.free.available_permits();
@@ -81,16 +81,16 @@ impl Places {
             });
         };
         book.held.insert(tenant, held + 1);
-        Ok(Place {
+        Ok(Permit {
             tenant,
-            places: Arc::clone(self),
+            permits: Arc::clone(self),
             _permit: permit,
         })
     }
 
-    /// Waits until all places are free, and lets nobody in meanwhile.
+    /// Waits until all permits are free, and lets nobody in meanwhile.
     pub(super) async fn all_free(&self) {
-        // Who holds all places has seen every request leave. The semaphore is never closed.
+        // Who holds all permits has seen every request leave. The semaphore is never closed.
         let _ = self.free.acquire_many(2 * self.share).await;
     }
 
@@ -100,17 +100,17 @@ impl Places {
     }
 }
 
-impl Place {
-    /// Gives it back because its request has ended. A place that is given back by a request that was
+impl Permit {
+    /// Gives it back because its request has ended. A permit that is given back by a request that was
     /// turned away or displaced is no sign that there is room.
     pub(super) fn ended(self) {
-        self.places.lock().refused = 0;
+        self.permits.lock().refused = 0;
     }
 }
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
-        let mut book = self.places.lock();
+        let mut book = self.permits.lock();
         if let Some(held) = book.held.get_mut(&self.tenant) {
             *held -= 1;
             if *held == 0 {
@@ -130,9 +130,9 @@ mod tests {
         TenantId::new(id)
     }
 
-    /// As many places as a tenant gets, up to `max`.
-    fn flood(places: &Arc<Places>, id: u32, max: usize) -> Vec<Place> {
-        let one = || places.reserve(tenant(id)).ok();
+    /// As many permits as a tenant gets, up to `max`.
+    fn flood(permits: &Arc<Permits>, id: u32, max: usize) -> Vec<Permit> {
+        let one = || permits.reserve(tenant(id)).ok();
         std::iter::from_fn(one).take(max).collect()
     }
 
@@ -141,42 +141,42 @@ mod tests {
      {
         for share in [1_u32, 2, 7, 272] {
             for floods in 1..=(2 * share).ilog2() {
-                let places = Places::new(share);
+                let permits = Permits::new(share);
                 let held: Vec<_> = (0..floods)
-                    .map(|id| flood(&places, id, usize::MAX))
+                    .map(|id| flood(&permits, id, usize::MAX))
                     .collect();
                 let taken: usize = held.iter().map(Vec::len).sum();
                 let max = 2 * share as usize;
                 assert!((share as usize..max).contains(&taken), "{share} {floods}");
-                assert!(places.reserve(tenant(floods)).is_ok(), "{share} {floods}");
+                assert!(permits.reserve(tenant(floods)).is_ok(), "{share} {floods}");
             }
-            let places = Places::new(share);
-            assert_eq!(flood(&places, 1, usize::MAX).len(), share as usize);
+            let permits = Permits::new(share);
+            assert_eq!(flood(&permits, 1, usize::MAX).len(), share as usize);
         }
     }
 
     #[test]
     fn there_are_never_more_than_twice_a_share_and_each_place_comes_back() {
-        let places = Places::new(3);
-        let held: Vec<_> = (0..100).flat_map(|id| flood(&places, id, 9)).collect();
+        let permits = Permits::new(3);
+        let held: Vec<_> = (0..100).flat_map(|id| flood(&permits, id, 9)).collect();
         assert_eq!(held.len(), 6);
-        assert!(places.all_free().now_or_never().is_none());
+        assert!(permits.all_free().now_or_never().is_none());
         drop(held);
-        assert!(places.lock().held.is_empty());
-        assert!(places.all_free().now_or_never().is_some());
+        assert!(permits.lock().held.is_empty());
+        assert!(permits.all_free().now_or_never().is_some());
     }
 
     #[test]
     fn refusals_are_counted_until_a_request_ends_and_not_until_one_is_turned_away() {
-        let places = Places::new(2);
-        let mut held = flood(&places, 1, 2);
-        let refused = || places.reserve(tenant(1)).unwrap_err().refused;
+        let permits = Permits::new(2);
+        let mut held = flood(&permits, 1, 2);
+        let refused = || permits.reserve(tenant(1)).unwrap_err().refused;
         assert_eq!([refused(), refused()], [1, 2]);
         drop(held.pop());
-        held.extend(places.reserve(tenant(1)));
+        held.extend(permits.reserve(tenant(1)));
         assert_eq!(refused(), 3);
         held.pop().unwrap().ended();
-        held.extend(places.reserve(tenant(1)));
+        held.extend(permits.reserve(tenant(1)));
         assert_eq!(refused(), 1);
     }
 }

@@ -39,7 +39,7 @@ pub(super) enum Planned {
     Broken,
 }
 
-pub(super) struct Desk {
+pub(super) struct SharedScheduler {
     state: Mutex<State>,
     bell: Condvar,
     clock: Clock,
@@ -62,7 +62,7 @@ struct State {
     past: Past,
 }
 
-impl Desk {
+impl SharedScheduler {
     pub(super) fn new(scheduler: Scheduler, clock: Clock) -> Self {
         Self {
             state: Mutex::new(State {
@@ -178,7 +178,7 @@ impl Desk {
     // The side of the inference thread.
 
     /// Waits until something comes: not at all, for a while, or (`None`) until it does. Returns
-    /// `false` when the desk is closed.
+    /// `false` when it is closed.
     pub(super) fn wait(&self, patience: Option<Duration>) -> bool {
         let quiet = |state: &mut State| !state.rung && !state.closed;
         let state = self.lock();
