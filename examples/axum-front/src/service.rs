@@ -12,7 +12,7 @@ use axum::extract::State;
 use axum::routing::post;
 use futures::stream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::sleep;
+use tokio::time::{Instant, Interval, interval_at};
 
 /// What the service works at side by side.
 pub(crate) const SLOTS: u32 = 4;
@@ -62,10 +62,11 @@ async fn generate(State(service): State<Service>) -> Body {
     let work = Work {
         _inside: inside,
         _slot: slot,
+        ticks: interval_at(Instant::now() + TOKEN, TOKEN),
         tokens: 0,
     };
     Body::from_stream(stream::unfold(work, async |mut work| {
-        sleep(TOKEN).await;
+        work.ticks.tick().await;
         work.tokens += 1;
         let left = work.tokens <= OUTPUT_TOKENS;
         left.then_some((Ok::<_, Infallible>("token "), work))
@@ -76,6 +77,8 @@ async fn generate(State(service): State<Service>) -> Body {
 struct Work {
     _inside: Inside,
     _slot: Option<OwnedSemaphorePermit>,
+    /// On time on average, however coarse the timer is.
+    ticks: Interval,
     tokens: u32,
 }
 
