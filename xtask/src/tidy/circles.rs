@@ -205,7 +205,7 @@ fn home(modules: &Modules, path: &[String]) -> ItemPath {
     // An export of an export of an export; a circle of them does not compile.
     for _ in 0..16 {
         while let Some(next) = rest.first() {
-            let inside = [at.as_slice(), &[next.clone()]].concat();
+            let inside = [at.as_slice(), std::slice::from_ref(next)].concat();
             if !modules.contains_key(&inside) {
                 break;
             }
@@ -287,7 +287,7 @@ fn way_back(arrows: &Arrows, start: &ItemPath) -> Option<Vec<ItemPath>> {
                     return Some(way);
                 }
                 if seen.insert(to.clone()) {
-                    longer.push([way.as_slice(), &[to.clone()]].concat());
+                    longer.push([way.as_slice(), std::slice::from_ref(to)].concat());
                 }
             }
         }

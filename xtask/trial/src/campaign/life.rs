@@ -14,7 +14,7 @@ use serve_http::{EdgeSettings, LaunchError, Loaded, Service, run};
 use serve_sched::admit::QueueCap;
 use serve_sched::order::AgingTiers;
 use serve_sched::victim::Preemption;
-use serve_sched::{Policies, Stats};
+use serve_sched::Policies;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, JoinSet};
