@@ -30,8 +30,11 @@ const SHAPE: Shape = Shape {
     timeout: None,
 };
 
+/// Names and values of settings.
+type Pairs = &'static [(&'static str, &'static str)];
+
 /// Admissions: name, settings, and whether requests come with a time limit of 4 s.
-const GUARDS: [(&str, &[(&str, &str)], bool); 6] = [
+const GUARDS: [(&str, Pairs, bool); 6] = [
     ("queue-cap", &[("queue_cap", "32")], false),
     ("in-flight-limits", &[("tenant_in_flight", "32")], false),
     // The rate is that of the device.
@@ -90,7 +93,7 @@ pub(super) fn tenants(lasts: Duration, seed: u64) -> Result<Tenants, PromisesErr
         seed,
     };
     let fair = base.clone().with("order", "fair-tenants");
-    let guard = |(name, its, limited): (&'static str, &[(&str, &str)], bool)| {
+    let guard = |(name, its, limited): (&'static str, Pairs, bool)| {
         let with = |order: &str| {
             let all = base.clone().with("order", order);
             its.iter()

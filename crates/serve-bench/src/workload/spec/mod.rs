@@ -391,6 +391,14 @@ mod tests {
                 "duration_s = 3\n[arrivals.closed]\nclients = 1",
                 &["duration_s", "give requests instead"],
             ),
+            (
+                "only_tenant = \"b\"\n[arrivals.poisson]\nrate_per_s = 1\n[[tenants]]\nname = \"a\"",
+                &["only_tenant", "\"b\" is no tenant"],
+            ),
+            (
+                "only_tenant = \"a\"\n[arrivals.closed]\nclients = 1\n[[tenants]]\nname = \"a\"",
+                &["only_tenant", "give an open one"],
+            ),
         ] {
             let error = error(text);
             assert!(
@@ -414,10 +422,6 @@ mod tests {
             (
                 "[[tenants]]\nname = \"a\"\n[[tenants]]\nname = \"a\"",
                 &["tenants[1].name", "taken"],
-            ),
-            (
-                "only_tenant = \"b\"\n[[tenants]]\nname = \"a\"",
-                &["only_tenant", "no tenant"],
             ),
             (
                 "[[tenants]]\nname = \"a\"\nclass = \"gold\"",
