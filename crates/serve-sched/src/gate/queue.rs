@@ -14,6 +14,7 @@ use super::lanes::{Item, Tree};
 use crate::demand::Demand;
 use crate::ids::IdTable;
 use crate::order::{Order, Path, Place, Waiting};
+use crate::pace::Queued;
 
 /// A request that waits.
 #[derive(Clone, Debug)]
@@ -24,8 +25,8 @@ pub(super) struct Entry {
     pub(super) preemptions: u32,
     /// What it asks of the device, as expected when it began to wait.
     pub(super) demand: Demand,
-    /// How long it was predicted to wait; zero if nothing was.
-    pub(super) predicted: Span,
+    /// How long it was predicted to wait, and with whom; zero if nothing was.
+    pub(super) predicted: (Queued, Span),
     /// The lane that it stands in, and where in it.
     leaf: u32,
     key: u64,
@@ -67,7 +68,12 @@ const NONE: u32 = u32::MAX;
 
 impl Entry {
     /// `taken`, which waits from `since` on.
-    pub(super) fn new(taken: Taken, since: Time, demand: Demand, predicted: Span) -> Self {
+    pub(super) fn new(
+        taken: Taken,
+        since: Time,
+        demand: Demand,
+        predicted: (Queued, Span),
+    ) -> Self {
         Self {
             request: taken.request,
             sequence: taken.sequence,
@@ -137,6 +143,16 @@ impl Queue {
     /// What of it goes before a newcomer at `path`. O(levels), but O(lanes) where lanes go by number.
     pub(super) fn ahead(&self, path: &Path, order: &mut dyn Order) -> Demand {
         self.tree.ahead(path, order)
+    }
+
+    /// Whether turns are kept between tenants or groups of them.
+    pub(super) fn is_fair(&self) -> bool {
+        self.tree.is_fair()
+    }
+
+    /// The lane of `path` at the outermost level that is fair; 0 if none is.
+    pub(super) fn group(&self, path: &Path) -> u32 {
+        self.tree.group(path)
     }
 
     /// Who goes last of those who may be displaced, unless a newcomer at `path` goes after them.
