@@ -264,6 +264,11 @@ pub(crate) fn is_milestone(tokens: u32) -> bool {
     start_of(cell_of(tokens)) == u64::from(tokens)
 }
 
+/// The next count of tokens, after `tokens`, that is one.
+pub(crate) fn next_milestone(tokens: u32) -> u32 {
+    u32::try_from(start_of(cell_of(tokens) + 1)).unwrap_or(u32::MAX)
+}
+
 /// The cell of a request that has generated so many tokens. Up to 8 tokens each count has its own; then
 /// four cells make a doubling.
 fn cell_of(tokens: u32) -> usize {

@@ -18,7 +18,7 @@ use serve_core::{Class, Request, RequestId, Span, Time};
 use crate::Pace;
 use crate::demand::{Demand, Underway};
 use crate::lengths::Lengths;
-use crate::pace::{Ahead, Capacity, Lacking};
+use crate::pace::{Ahead, Capacity, Lacking, Queued};
 
 /// What a policy may know of the moment.
 #[derive(Clone, Copy)]
@@ -41,6 +41,8 @@ pub struct Load<'a> {
     pub own: Demand,
     /// The class of the request that is asked about.
     pub class: Class,
+    /// Whose waits tell by how much its own will be longer than predicted.
+    pub(crate) queued: Queued,
     pub(crate) lengths: &'a dyn Lengths,
     pub(crate) room: Room,
     /// When each running request started, the longest-running first.
@@ -82,6 +84,7 @@ impl<'a> Load<'a> {
             ahead: Demand::default(),
             own: Demand::default(),
             class: Class::HIGHEST,
+            queued: Queued::default(),
             lengths: NOTHING,
             room: Room::default(),
             started: &[],
@@ -157,7 +160,7 @@ impl<'a> Load<'a> {
     pub fn time_to_start(&self) -> Option<Span> {
         let plain = self.plain_wait()?.as_secs_f64();
         Some(Span::from_secs_f64(
-            plain * self.pace.wait_factor(self.class),
+            plain * self.pace.wait_factor(self.queued),
         ))
     }
 
@@ -309,7 +312,7 @@ pub(crate) mod tests {
         for n in 0..2_000 {
             // Prompts now and then, and none of late.
             let prefill_tokens = if n % 250 == 0 { 100 } else { 0 };
-            pace.waited(Class::HIGHEST, Span::from_secs(1), Span::from_secs(1));
+            pace.waited(Queued::default(), Span::from_secs(1), Span::from_secs(1));
             pace.stepped(&StepDone {
                 running: 1,
                 prefill_tokens,

@@ -1,12 +1,11 @@
-//! A request that cannot be in time is not taken, not begun, and, if so chosen, not gone on with.
+//! A request that cannot be in time is not taken, not begun, and not gone on with.
 //!
 //! Rule on arrival: refuse when `predicted wait + predicted service + margin` reaches beyond the request's
 //! deadline, or when the deadline has passed. The wait is that of [`Load::time_to_start`], the service that of
 //! [`Load::time_to_serve`]; the margin is for what these do not know. A request without a deadline is always
 //! taken, and so is every request before anything was measured.
 //!
-//! Rule when it would join a batch, and with [`ending_running`](DeadlinePrediction::ending_running) as it goes
-//! on: cancel it when the chance that it ends in time, by how long requests of its kind go on that have come as
+//! Rule when it would join a batch, and as it goes on: cancel it when the chance that it ends in time, by how long requests of its kind go on that have come as
 //! far ([`Load::chance_to_end`]), is less than one in twenty.
 //!
 //! What would be late even on an idle engine is refused without a time to come back. Of those, and of those that
@@ -26,26 +25,19 @@ use crate::settings::Setting;
 /// As its family lists it.
 pub(super) const POLICY: Admission = Admission {
     name: "deadline-prediction",
-    settings: &[
-        &DEADLINE_ADMISSION.row,
-        &DEADLINE_MARGIN.row,
-        &DEADLINE_RUNNING.row,
-    ],
+    settings: &[&DEADLINE_ADMISSION.row, &DEADLINE_MARGIN.row],
     build: |settings| match settings.get(&DEADLINE_ADMISSION) {
         false => Vec::new(),
-        true => {
-            let policy = DeadlinePrediction::new(settings.get(&DEADLINE_MARGIN));
-            vec![Box::new(
-                policy.ending_running(settings.get(&DEADLINE_RUNNING)),
-            )]
-        }
+        true => vec![Box::new(DeadlinePrediction::new(
+            settings.get(&DEADLINE_MARGIN),
+        ))],
     },
     by_default: || Box::new(DeadlinePrediction::default()),
 };
 
 const DEADLINE_ADMISSION: Setting<bool> = Setting::switch(
     "deadline_admission",
-    "Refuse on arrival, and cancel before it is begun, what cannot be answered by its deadline, by measurement",
+    "Refuse on arrival, and cancel before it is begun or as it runs, what cannot be answered by its deadline, by measurement",
     false,
 );
 
@@ -56,18 +48,10 @@ const DEADLINE_MARGIN: Setting<Span> = Setting::seconds(
 )
 .needs(&DEADLINE_ADMISSION);
 
-const DEADLINE_RUNNING: Setting<bool> = Setting::switch(
-    "deadline_running",
-    "Cancel running requests as well, once they are not going to be answered by their deadlines",
-    false,
-)
-.needs(&DEADLINE_ADMISSION);
-
 /// A request that cannot be in time is not taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadlinePrediction {
     margin: Span,
-    ends_running: bool,
     /// By the power of two of the output limit.
     tries: Vec<Tries>,
     /// Those that are tried.
@@ -94,17 +78,9 @@ impl DeadlinePrediction {
     pub const fn new(margin: Span) -> Self {
         Self {
             margin,
-            ends_running: false,
             tries: Vec::new(),
             tried: BTreeSet::new(),
         }
-    }
-
-    /// Cancels running requests as well, once they are not going to be in time.
-    #[must_use]
-    pub fn ending_running(mut self, ends_running: bool) -> Self {
-        self.ends_running = ends_running;
-        self
     }
 
     /// Whether a request that has `left` has next to no chance.
@@ -171,10 +147,7 @@ impl Admit for DeadlinePrediction {
     }
 
     fn watches(&self) -> Watch {
-        match self.ends_running {
-            true => Watch::Running,
-            false => Watch::Joining,
-        }
+        Watch::Running
     }
 
     fn gives_up(&mut self, request: &Request, done: u32, load: &Load<'_>) -> bool {

@@ -7,6 +7,7 @@ use serve_core::{Request, Span, Time};
 use super::Taken;
 use crate::demand::Demand;
 use crate::order::Waiting;
+use crate::pace::Queued;
 
 /// A request that waits.
 #[derive(Clone, Debug)]
@@ -17,8 +18,8 @@ pub(super) struct Entry {
     pub(super) preemptions: u32,
     /// What it asks of the device, as expected when it began to wait.
     pub(super) demand: Demand,
-    /// How long it was predicted to wait; zero if nothing was.
-    pub(super) predicted: Span,
+    /// How long it was predicted to wait, and with whom; zero if nothing was.
+    pub(super) predicted: (Queued, Span),
     /// The lane that it stands in, and where in it.
     pub(super) leaf: u32,
     pub(super) key: u64,
@@ -30,7 +31,12 @@ pub(super) struct Entry {
 
 impl Entry {
     /// `taken`, which waits from `since` on.
-    pub(super) fn new(taken: Taken, since: Time, demand: Demand, predicted: Span) -> Self {
+    pub(super) fn new(
+        taken: Taken,
+        since: Time,
+        demand: Demand,
+        predicted: (Queued, Span),
+    ) -> Self {
         Self {
             request: taken.request,
             sequence: taken.sequence,

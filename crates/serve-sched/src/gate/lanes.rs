@@ -109,6 +109,16 @@ impl Tree {
         self.levels.iter().all(|&lanes| lanes == Lanes::Numbered)
     }
 
+    pub(super) fn is_fair(&self) -> bool {
+        self.levels.contains(&Lanes::Rising)
+    }
+
+    /// The lane of `path` at the outermost level whose lanes rise; 0 if none does.
+    pub(super) fn group(&self, path: &Path) -> u32 {
+        let level = self.levels.iter().position(|&lanes| lanes == Lanes::Rising);
+        level.map_or(0, |level| path.to(level + 1)[level])
+    }
+
     /// Adds a request at the end of `path` and returns its innermost lane.
     pub(super) fn insert(&mut self, item: &Item, path: &Path, order: &dyn Order) -> u32 {
         let mut node = ROOT;

@@ -24,7 +24,7 @@ use crate::demand::Demand;
 use crate::journal::{Decision, Journal};
 use crate::lengths::{Expected, Lengths, SeenLengths, Unseen};
 use crate::order::{Order, Place, Served, Waiting};
-use crate::pace::{Capacity, Pace};
+use crate::pace::{Capacity, Pace, Queued};
 use entry::Entry;
 use queue::{Due, Queue};
 use started::Started;
@@ -85,6 +85,7 @@ struct Asked {
     ahead: Demand,
     own: Demand,
     class: Class,
+    queued: Queued,
 }
 
 /// What policies are shown, of a gate whose policies may be borrowed beside it.
@@ -100,6 +101,7 @@ macro_rules! load {
             ahead: $asked.ahead,
             own: $asked.own,
             class: $asked.class,
+            queued: $asked.queued,
             lengths: &*$gate.lengths,
             room: $gate.room,
             started: $gate.started.as_slice(),
@@ -173,6 +175,7 @@ impl Gate {
             ahead: self.queue.ahead(&place.path, &mut *self.order),
             own: self.demand_of(&request, Unseen::Short),
             class: request.class(),
+            queued: Queued::new(request.class(), self.queue.group(&place.path)),
         };
         let mut full = None;
         for index in 0..self.admit.len() {
@@ -208,7 +211,8 @@ impl Gate {
             since: now,
             preemptions: 0,
         };
-        let entry = self.begin_waiting(now, arrived, predicted.unwrap_or_default());
+        let predicted = (asked.queued, predicted.unwrap_or_default());
+        let entry = self.begin_waiting(now, arrived, predicted);
         self.queue.insert(entry, &mut *self.order, now);
         let waiting = self.len();
         self.journal.write(now, id, || Decision::Admitted {
@@ -287,7 +291,9 @@ impl Gate {
             let tokens = ended.usage.output_tokens;
             self.lengths.ended(request, tokens, by_itself);
         }
-        if let Some(ran) = ended.ran.filter(|_| by_itself) {
+        // Under a fair order a preempted request has waited again for its tenant's turn, which says nothing of others.
+        let tells = by_itself && (ended.usage.preemptions == 0 || !self.queue.is_fair());
+        if let Some(ran) = ended.ran.filter(|_| tells) {
             let (prompt, output) = (request.prompt_tokens(), ended.usage.output_tokens);
             let capacity = Capacity {
                 slots: self.slots,
@@ -305,6 +311,7 @@ impl Gate {
             ahead: self.queue.demand(),
             own: Demand::default(),
             class: request.class(),
+            queued: Queued::default(),
         };
         let (policies, load) = self.policies_and_load(now, &asked);
         for policy in policies {
@@ -366,6 +373,7 @@ impl Gate {
             ahead: self.queue.demand(),
             own: Demand::default(),
             class: Class::HIGHEST,
+            queued: Queued::default(),
         };
         load!(self, now, nobody)
     }
@@ -418,9 +426,9 @@ impl Gate {
 
     /// A request has started, or expired, after it was predicted to wait for some time.
     fn waited(&mut self, now: Time, entry: &Entry) {
-        if !entry.predicted.is_zero() {
-            let (class, waited) = (entry.request.class(), now.since(entry.since));
-            self.pace.waited(class, entry.predicted, waited);
+        let (queued, predicted) = entry.predicted;
+        if !predicted.is_zero() {
+            self.pace.waited(queued, predicted, now.since(entry.since));
         }
     }
 
@@ -461,11 +469,11 @@ impl Gate {
     fn wait_again(&mut self, now: Time, mut taken: Taken) -> Entry {
         taken.preemptions = taken.preemptions.saturating_add(1);
         self.started.remove(taken.request.id(), None);
-        self.begin_waiting(now, taken, Span::ZERO)
+        self.begin_waiting(now, taken, (Queued::default(), Span::ZERO))
     }
 
     /// Counts a request among those that wait. It is for the caller to put it into the queue.
-    fn begin_waiting(&mut self, now: Time, taken: Taken, predicted: Span) -> Entry {
+    fn begin_waiting(&mut self, now: Time, taken: Taken, predicted: (Queued, Span)) -> Entry {
         let demand = self.demand_of(&taken.request, Unseen::Long);
         let entry = Entry::new(taken, now, demand, predicted);
         self.order.arrived(&entry.view(), now);

@@ -71,6 +71,16 @@ impl Queue {
         self.tree.ahead(path, order)
     }
 
+    /// Whether turns are kept between tenants or groups of them.
+    pub(super) fn is_fair(&self) -> bool {
+        self.tree.is_fair()
+    }
+
+    /// The lane of `path` at the outermost level that is fair; 0 if none is.
+    pub(super) fn group(&self, path: &Path) -> u32 {
+        self.tree.group(path)
+    }
+
     /// Who goes last of those who may be displaced, unless a newcomer at `path` goes after them.
     pub(super) fn last(&self, path: &Path, order: &dyn Order) -> Option<usize> {
         self.tree.last(path, order)

@@ -8,7 +8,7 @@ use super::{Asked, Gate};
 use crate::admit::{Room, Watch};
 use crate::demand::Demand;
 use crate::lengths::Expected;
-use crate::pace::StepDone;
+use crate::pace::{Queued, StepDone};
 
 impl Gate {
     /// A step has run, of an engine that runs in steps.
@@ -39,6 +39,7 @@ impl Gate {
             ahead: Demand::default(),
             own: Demand::of(prompt_left, Expected::certain(1), self.block_size),
             class: request.class(),
+            queued: Queued::default(),
         };
         let (policies, load) = self.policies_and_load(now, &asked);
         policies

@@ -5,12 +5,15 @@
 
 mod mean;
 mod ratios;
+mod waits;
 
-use serve_core::{Class, Span};
+use serve_core::Span;
 
 use crate::demand::{Demand, Underway};
 use mean::{Line, Mean, Ratio};
 use ratios::Ratios;
+pub(crate) use waits::Queued;
+use waits::Waits;
 
 /// Measured speed of an engine. Each reading is `None` until there is something to read from.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,8 +35,8 @@ pub struct Pace {
     held: Mean,
     /// Prompt tokens in a step when the next in line lacked step tokens.
     full: Mean,
-    /// By how much waits turn out longer than predicted, by class.
-    waits: Vec<Ratios>,
+    /// By how much waits turn out longer than predicted.
+    waits: Waits,
     /// By how much a request takes longer from its start than requests of its tokens take in the mean.
     took_ratios: Ratios,
 }
@@ -86,13 +89,6 @@ pub(crate) struct Ahead {
     /// time that there would be room for one more.
     pub(crate) own: Demand,
 }
-
-/// A wait that is predicted from steps is taken to be so much longer before that is known: it makes few late, and a
-/// queue that is a little too short at first costs nothing.
-const WAITS_FIRST: f64 = 1.3;
-
-/// Classes beyond these have no waits of their own.
-const CLASSES_MAX: usize = 8;
 
 impl Pace {
     /// How long a step takes.
@@ -191,10 +187,9 @@ impl Pace {
         Some(steps * step + prompts * token)
     }
 
-    /// By how much the waits of a class turn out longer than predicted.
-    pub(crate) fn wait_factor(&self, class: Class) -> f64 {
-        let waits = self.waits.get(index(class));
-        waits.map_or(self.waits_first(), Ratios::factor)
+    /// By how much waits in a queue turn out longer than predicted.
+    pub(crate) fn wait_factor(&self, queued: Queued) -> f64 {
+        self.waits.factor(queued, self.knows_steps())
     }
 
     /// By how much requests take longer from their start than predicted.
@@ -202,17 +197,14 @@ impl Pace {
         self.took_ratios.factor()
     }
 
-    /// A request of `class` that was predicted to wait so long waited so long.
-    pub(crate) fn waited(&mut self, class: Class, predicted: Span, waited: Span) {
-        // What is short beside a request's own time does not matter, and its ratio could be anything.
-        let slack = self.service.read().unwrap_or(0.0) / 10.0;
+    /// A request that was predicted to wait so long in a queue waited so long.
+    pub(crate) fn waited(&mut self, queued: Queued, predicted: Span, waited: Span) {
+        // What is short beside a request's own time does not matter, and its ratio could be anything: a batch whose
+        // requests end together makes a short wait one of a whole batch.
+        let slack = self.service.read().unwrap_or(0.0) / 5.0;
         let ratio = (waited.as_secs_f64() + slack) / (predicted.as_secs_f64() + slack).max(1e-9);
-        let index = index(class);
-        if self.waits.len() <= index {
-            let first = self.waits_first();
-            self.waits.resize(index + 1, Ratios::new(first));
-        }
-        self.waits[index].add(ratio);
+        let knows_steps = self.knows_steps();
+        self.waits.add(queued, ratio, knows_steps);
     }
 
     /// A step has run.
@@ -268,13 +260,6 @@ impl Pace {
         }
     }
 
-    fn waits_first(&self) -> f64 {
-        match self.knows_steps() {
-            true => WAITS_FIRST,
-            false => 1.0,
-        }
-    }
-
     fn stretch(&self) -> f64 {
         let stretch = self.stretch.read();
         stretch.map_or(1.0, |stretch| stretch.clamp(0.1, 10.0))
@@ -304,7 +289,7 @@ impl Default for Pace {
             took: Mean::default(),
             held: Mean::default(),
             full: Mean::default(),
-            waits: Vec::new(),
+            waits: Waits::default(),
             took_ratios: Ratios::new(1.0),
         }
     }
@@ -314,10 +299,6 @@ impl Ahead {
     fn sum(&self, of: impl Fn(&Demand) -> f64) -> f64 {
         of(&self.others) + of(&self.own) / 2.0
     }
-}
-
-fn index(class: Class) -> usize {
-    usize::from(class.rank()).min(CLASSES_MAX - 1)
 }
 
 #[cfg(test)]

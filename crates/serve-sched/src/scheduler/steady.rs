@@ -12,6 +12,7 @@ use serve_core::{RequestId, Span, StepId, StepLoad, Time, TokenId};
 use super::{Scheduler, TokenEvents};
 use crate::admit::Watch;
 use crate::journal::Deferral;
+use crate::lengths;
 use crate::order::Served;
 use crate::pace::StepDone;
 
@@ -39,10 +40,6 @@ impl Scheduler {
         let until = self.next_timeout().unwrap_or(Time::MAX);
         let is_quiet = self.flight.step.is_none() && self.releases.is_empty() && !self.unswept;
         if !is_quiet || until <= now || self.token_events == TokenEvents::All {
-            return None;
-        }
-        // Whether somebody is given up depends on the time.
-        if self.gate.watch() == Watch::Running && !self.deadlines.is_empty() {
             return None;
         }
         let (load, steps) = self.decoding_alone()?;
@@ -152,16 +149,22 @@ impl Scheduler {
     }
 
     /// If everybody in the batch decodes: the load of the next step, and how many steps there are
-    /// before the one in which somebody ends.
+    /// before the one in which somebody ends or may be given up.
     fn decoding_alone(&self) -> Option<(StepLoad, u32)> {
         let mut load = StepLoad::default();
         let mut steps = u32::MAX;
+        let watches = self.gate.watch() == Watch::Running;
         for &slot in &self.running {
             let live = &self.live[slot];
             if live.pending() != 1 || live.output_tokens() == 0 || live.stops {
                 return None;
             }
             steps = steps.min(live.output_left() - 1);
+            if watches && live.request.deadline().is_some() {
+                // Then it is asked whether it goes on.
+                let done = live.output_tokens();
+                steps = steps.min(lengths::next_milestone(done) - done - 1);
+            }
             load.segments += 1;
             load.context_tokens += u64::from(live.known);
         }

@@ -7,9 +7,10 @@ use std::rc::Rc;
 use proptest::prelude::*;
 use serve_core::mock::{CostModel, Faults, Mock, MockConfig};
 use serve_core::{
-    Backend, BackendError, CancelReason, Class, Limits, Request, RequestId, Span, StepId, StepLoad,
-    StepOutcome, StepPlan, TenantId, Time, TokenId,
+    Backend, BackendError, CancelReason, Class, Limits, Refusal, Request, RequestId, Span, StepId,
+    StepLoad, StepOutcome, StepPlan, TenantId, Time, TokenId,
 };
+use serve_sched::admit::{Admit, Load, Watch};
 use serve_sched::batch::{Batch, Continuous, OneAtATime, Static};
 use serve_sched::budget::{Budget, ClassFirst, FirstCome, InterTokenTarget};
 use serve_sched::journal::Lines;
@@ -45,6 +46,28 @@ impl Backend for Counting {
     }
 }
 
+/// Gives up whoever has little time left when it is asked.
+struct GivesUpLate;
+
+impl Admit for GivesUpLate {
+    fn name(&self) -> &'static str {
+        "gives-up-late"
+    }
+
+    fn admit(&mut self, _: &Request, _: &Load<'_>) -> Result<(), Refusal> {
+        Ok(())
+    }
+
+    fn watches(&self) -> Watch {
+        Watch::Running
+    }
+
+    fn gives_up(&mut self, request: &Request, _: u32, load: &Load<'_>) -> bool {
+        let deadline = request.deadline();
+        deadline.is_some_and(|at| at.since(load.now) < Span::from_millis(60))
+    }
+}
+
 #[derive(Clone, Debug)]
 struct Scene {
     blocks: u32,
@@ -53,6 +76,8 @@ struct Scene {
     batch: u8,
     budget: u8,
     by_class: bool,
+    /// Whether a policy is asked about those that run.
+    watched: bool,
     /// With none everybody holds the blocks for its whole life from the start.
     times_max: u32,
     block_size: u32,
@@ -112,6 +137,7 @@ fn scenes() -> impl Strategy<Value = Scene> {
         0_u8..4,
         0_u8..3,
         any::<bool>(),
+        any::<bool>(),
         prop_oneof![Just(0_u32), Just(3)],
     );
     let kv = (
@@ -122,7 +148,8 @@ fn scenes() -> impl Strategy<Value = Scene> {
     );
     (choices, kv, faults, requests).prop_map(
         |(choices, (block_size, reuse_prefixes, foresees, vocabulary), faults, requests)| {
-            let (blocks, sequences_max, order, batch, budget, by_class, times_max) = choices;
+            let (blocks, sequences_max, order, batch, budget, by_class, watched, times_max) =
+                choices;
             Scene {
                 // Room for the longest request, and little more.
                 blocks: blocks * 16 / block_size,
@@ -131,6 +158,7 @@ fn scenes() -> impl Strategy<Value = Scene> {
                 batch,
                 budget,
                 by_class,
+                watched,
                 times_max,
                 block_size,
                 reuse_prefixes,
@@ -214,7 +242,12 @@ fn run(scene: &Scene, jumping: bool, journal: bool) -> (Report, String, u64) {
         // Less than most steps take: what is measured of every step matters.
         _ => Box::new(InterTokenTarget::new(Span::from_micros(1_300), 4)),
     };
+    let admit: Vec<Box<dyn Admit>> = match scene.watched {
+        true => vec![Box::new(GivesUpLate)],
+        false => Vec::new(),
+    };
     let policies = Policies {
+        admit,
         order: ORDERS[scene.order].by_default(),
         batch,
         budget,
@@ -279,6 +312,7 @@ fn quiet(reuse_prefixes: bool, foresees: bool) -> Scene {
         batch: 2,
         budget: 0,
         by_class: false,
+        watched: false,
         times_max: 3,
         block_size: 16,
         reuse_prefixes,
@@ -298,6 +332,29 @@ fn a_quiet_decode_is_jumped_over_if_its_tokens_are_known_or_do_not_matter() {
     }
     let (_, _, steps_run) = run(&quiet(true, false), true, false);
     assert_eq!(steps_run, 101, "and one that releases");
+}
+
+/// It is asked at the counts of tokens at which something new is known, four of which make a doubling.
+#[test]
+fn a_policy_that_watches_those_that_run_is_asked_between_jumps() {
+    let mut scene = quiet(true, true);
+    scene.watched = true;
+    for arrival in &mut scene.requests {
+        arrival.deadline_ms = Some(10_000);
+    }
+    let (report, _, steps_run) = run(&scene, true, false);
+    assert_eq!(report.stats.counters.steps, 100);
+    assert!(steps_run <= 50, "{steps_run} steps were run");
+    // Time is up for it at some token between the 40th and the last.
+    scene.requests[0].deadline_ms = Some(120);
+    let (jumped, _, _) = run(&scene, true, false);
+    let (stepped, _, _) = run(&scene, false, false);
+    assert_eq!(jumped.rows, stepped.rows);
+    let given_up = jumped.rows.iter().map(|row| row.usage.output_tokens).min();
+    assert!(
+        given_up.is_some_and(|tokens| (40..100).contains(&tokens)),
+        "{given_up:?}"
+    );
 }
 
 /// Otherwise the property above would not see what becomes of names.

@@ -63,10 +63,19 @@ pub(super) struct Kept {
     pub(super) p99: f64,
     /// Those in time, over those that the device can answer.
     pub(super) goodput: f64,
+    /// Tokens generated for those, over those that the device can generate.
+    pub(super) token_goodput: f64,
     /// The share of all that were refused.
     pub(super) refused: f64,
     /// The longest wait for a start, over the promise.
     pub(super) wait_p99: f64,
+}
+
+/// What a device can do in some time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Able {
+    requests: f64,
+    tokens: f64,
 }
 
 const REQUESTS: usize = 4_000;
@@ -100,6 +109,18 @@ pub(super) fn cases() -> [Case; 4] {
         case("steps", limits(64, 4_096, 64 * 2_048), (3_000, 8), (6, 30)),
         case("mixed", limits(32, 2_048, 32 * 40), (500, 100), (15, 60)),
     ]
+}
+
+/// A device on which nearly everybody is preempted: long answers to short prompts, and memory for a few of them.
+pub(super) fn case_of_preemptions() -> Case {
+    Case {
+        name: "preemptions",
+        limits: limits(400, 4_096, 24 * 20),
+        tokens: (16, 400),
+        targets: (Span::from_secs(30), Span::from_secs(90)),
+        hides_lengths: false,
+        slows_down: false,
+    }
 }
 
 impl Case {
@@ -188,17 +209,22 @@ impl Case {
         Simulation::new(scheduler, device).run(&mut Arrivals::new(requests))
     }
 
-    /// Requests that the device answers in a second when they all wait from the start.
-    pub(super) fn capacity(&self, shape: Shape) -> f64 {
+    /// What the device does in a second when requests wait from the start.
+    pub(super) fn able(&self, shape: Shape) -> Able {
         let arrivals = std::iter::repeat_n(Time::ZERO, 1_500);
         let requests = self.requests(shape, arrivals, 5);
         let report = self.run(self.device(u64::MAX), Vec::new(), requests);
-        1_500.0 / report.end.as_secs_f64()
+        let tokens: f64 = report.rows.iter().map(tokens).sum();
+        let secs = report.end.as_secs_f64();
+        Able {
+            requests: 1_500.0 / secs,
+            tokens: tokens / secs,
+        }
     }
 
     pub(super) fn keep(&self, promise: Promise, shape: Shape, load: f64, seed: u64) -> Kept {
-        let capacity = self.capacity(shape);
-        let arrivals = Poisson::new(100 + seed, capacity * load).take(REQUESTS);
+        let mut able = self.able(shape);
+        let arrivals = Poisson::new(100 + seed, able.requests * load).take(REQUESTS);
         let mut requests = self.requests(shape, arrivals, 200 + seed);
         let target = self.target(shape);
         if promise == Promise::Deadline {
@@ -229,7 +255,6 @@ impl Case {
         let report = self.run(device, admit(), requests);
         let mut rows: Vec<&Row> = report.rows.iter().collect();
         let mut secs = last.as_secs_f64();
-        let mut able = capacity;
         if self.slows_down {
             // Admitted later than a mean response time after it has become slower.
             let slow_at = Time::from_nanos(busy_before.load(Ordering::Relaxed));
@@ -242,14 +267,29 @@ impl Case {
             let from = slow_at + mean;
             rows.retain(|row| row.arrival > from);
             secs = last.since(from).as_secs_f64();
-            able = capacity / 2.0;
+            able = able.within(0.5);
         }
-        kept(&rows, promise, target, able * secs)
+        kept(&rows, promise, target, able.within(secs))
     }
 }
 
+impl Able {
+    /// In so many times the time.
+    fn within(self, times: f64) -> Self {
+        Self {
+            requests: self.requests * times,
+            tokens: self.tokens * times,
+        }
+    }
+}
+
+/// Tokens generated.
+fn tokens(row: &Row) -> f64 {
+    f64::from(row.usage.output_tokens)
+}
+
 /// What came of a promise to these, of which the device can answer so many.
-fn kept(rows: &[&Row], promise: Promise, target: Span, able: f64) -> Kept {
+fn kept(rows: &[&Row], promise: Promise, target: Span, able: Able) -> Kept {
     let took = |row: &&&Row| match promise {
         Promise::FirstToken => row.first_token_time().unwrap(),
         Promise::Start => row.waited().unwrap(),
@@ -258,11 +298,13 @@ fn kept(rows: &[&Row], promise: Promise, target: Span, able: f64) -> Kept {
     let finished = || rows.iter().filter(|row| row.is_finished());
     let times: Vec<Span> = finished().map(|row| took(&row)).collect();
     let waits = finished().map(|row| row.waited().unwrap());
-    let in_time = times.iter().filter(|time| **time <= target).count() as f64;
+    let in_time = || finished().filter(|row| took(row) <= target);
+    let in_time_tokens: f64 = in_time().map(|row| tokens(row)).sum();
     let refused = |row: &&&Row| matches!(row.terminal, Terminal::Refused(_));
     let over_target = |times: Vec<Span>| p99(times) / target.as_secs_f64();
     Kept {
-        goodput: in_time / able.min(rows.len() as f64),
+        goodput: in_time().count() as f64 / able.requests.min(rows.len() as f64),
+        token_goodput: in_time_tokens / able.tokens,
         refused: rows.iter().filter(refused).count() as f64 / rows.len() as f64,
         wait_p99: over_target(waits.collect()),
         p99: over_target(times),
