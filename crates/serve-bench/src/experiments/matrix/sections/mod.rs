@@ -50,7 +50,7 @@ pub(crate) const NAMES: &[(&str, &str)] = &[
     ),
     (
         "kv",
-        "long prompts with half the KV cache: which requests are preempted?",
+        "long prompts with half the KV cache: who has to yield?",
     ),
     (
         "limits",
