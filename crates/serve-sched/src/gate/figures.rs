@@ -3,6 +3,7 @@
 use serve_core::{Class, Request, RequestId, Time};
 
 use super::Gate;
+use crate::demand::Demand;
 use crate::journal::{Journal, Sink};
 use crate::lengths::Lengths;
 use crate::order::Waiting;
@@ -48,6 +49,14 @@ impl Gate {
     /// Since when the longest-waiting request waits.
     pub fn oldest_since(&self) -> Option<Time> {
         self.queue.oldest_since()
+    }
+
+    /// What of the demand that waits goes before `request` if it comes now, under the order: all in
+    /// its own lane and in those that go before it. Among tenants that compete, those others count with
+    /// what they are given until its own tenant's turn has come.
+    pub fn ahead(&mut self, now: Time, request: &Request) -> Demand {
+        let place = self.place_of_newcomer(now, request);
+        self.queue.ahead(&place.path, &mut *self.order)
     }
 
     /// How many requests the engine serves side by side; a limit that adapts changes it.

@@ -223,14 +223,6 @@ impl Gate {
         Ok(())
     }
 
-    /// What of the demand that waits goes before `request` if it comes now, under the order: all in
-    /// its own lane and in those that go before it. Among tenants that compete, those others count with
-    /// what they are given until its own tenant's turn has come.
-    pub fn ahead(&mut self, now: Time, request: &Request) -> Demand {
-        let place = self.place_of_newcomer(now, request);
-        self.queue.ahead(&place.path, &mut *self.order)
-    }
-
     /// A request that was displaced by one that has been [submitted](Self::submit), and what its client
     /// is to be told. Call it after each submission until it returns `None`, and say of each that it has
     /// [ended](Self::ended).
