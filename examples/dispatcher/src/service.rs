@@ -43,7 +43,7 @@ impl Service {
     }
 }
 
-/// A request is inside until it has its answer or whoever asked has hung up.
+/// A request is inside until it has its answer or its client has hung up.
 struct Inside(Arc<AtomicU32>);
 
 impl Inside {

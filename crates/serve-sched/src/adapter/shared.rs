@@ -1,7 +1,7 @@
 //! What all handles of one dispatcher share: the dispatcher under a lock, who waits for it, and its clock.
 //!
-//! After every input the dispatcher is asked whom to send and what has happened, and whoever that
-//! concerns is woken: after the lock is given back, as waking a task may run its destructor, which may
+//! After every input the dispatcher is asked whom to send and what has happened, and the tasks that it
+//! concerns are woken: after the lock is given back, as waking a task may run its destructor, which may
 //! hold a permit.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -162,7 +162,7 @@ impl State {
         }
     }
 
-    /// Lets go of a request, which ends as `outcome`, or as cancelled by its client. Whoever holds it
+    /// Lets go of a request, which ends as `outcome`, or as cancelled by its client. Its holder
     /// does so once; its waker comes back, to be dropped without the lock.
     pub(super) fn let_go(
         &mut self,
