@@ -29,7 +29,7 @@ use crate::workload::spec::SpecError;
 
 /// What a run is besides its workload and its server.
 #[derive(Clone, Debug)]
-pub(crate) struct RunSettings {
+pub struct RunSettings {
     /// Where rows and manifest go; nowhere when absent.
     pub folder: Option<RunFolder>,
     /// How often the server's counters are asked for, if it shows any.
@@ -44,7 +44,7 @@ pub(crate) struct RunSettings {
 
 impl RunSettings {
     /// A run that starts now and goes nowhere.
-    pub(crate) fn new(stop: watch::Receiver<bool>) -> Self {
+    pub fn new(stop: watch::Receiver<bool>) -> Self {
         Self {
             folder: None,
             poll: Duration::from_millis(500),
@@ -57,7 +57,7 @@ impl RunSettings {
 
 /// A run that could not be made.
 #[derive(Debug, Error)]
-pub(crate) enum MeasureError {
+pub enum MeasureError {
     /// The server cannot be asked.
     #[error(transparent)]
     Target(#[from] TargetError),
@@ -88,7 +88,7 @@ pub(crate) enum MeasureError {
 
 /// What a run leaves.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Measured {
+pub struct Measured {
     /// Its manifest and its rows.
     pub run: Run,
     /// The server's counters meanwhile; empty where it shows none.
@@ -142,7 +142,7 @@ pub(crate) async fn measure(
 /// # Errors
 ///
 /// [`MeasureError`] when the run cannot be made.
-pub(crate) async fn measure_engine(
+pub async fn measure_engine(
     engine: &Arc<Engine>,
     workload: &Workload,
     settings: RunSettings,

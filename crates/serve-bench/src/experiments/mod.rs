@@ -4,7 +4,7 @@
 pub(crate) mod calibrate;
 pub(crate) mod capacity;
 pub(crate) mod matrix;
-pub(crate) mod measure;
+pub mod measure;
 pub(crate) mod progress;
 pub mod promises;
 pub(crate) mod series;

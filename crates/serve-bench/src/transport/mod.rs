@@ -3,6 +3,6 @@
 
 pub(crate) mod client_load;
 pub(crate) mod drive;
-pub(crate) mod engine;
+pub mod engine;
 pub(crate) mod http;
 pub(crate) mod sse;

@@ -11,7 +11,7 @@
 //! use std::sync::Arc;
 //!
 //! use serve_bench::transport::engine::{Engine, Terms};
-//! use serve_bench::experiments::measure::{Settings, measure_engine};
+//! use serve_bench::experiments::measure::{RunSettings, measure_engine};
 //! use serve_bench::workload::spec::Spec;
 //! use serve_bench::workload::Workload;
 //! use serve_core::{Backend, mock::Mock};
@@ -24,7 +24,7 @@
 //! let spec = Spec::parse("three", "requests = 3\n[arrivals.closed]\nclients = 2\n")?;
 //! let workload = Workload::new(spec, ".".as_ref())?;
 //! let (_keep, stop) = tokio::sync::watch::channel(false);
-//! let measured = measure_engine(&engine, &workload, Settings::new(stop), |_| {}).await?;
+//! let measured = measure_engine(&engine, &workload, RunSettings::new(stop), |_| {}).await?;
 //! assert_eq!(measured.run.records.len(), 3);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! # }).unwrap();
@@ -43,7 +43,8 @@ use serve_core::{Backend, EventKind, FinishReason, TokenId};
 use serve_sched::Scheduler;
 use tokio::runtime::Handle;
 
-pub(crate) use request::{CannotAsk, Terms};
+pub(crate) use request::CannotAsk;
+pub use request::Terms;
 
 use crate::store::manifest::{Model, Runtime, Source};
 use crate::store::timeline::Sample;
@@ -55,7 +56,7 @@ use request::Asker;
 use worker::Worker;
 
 /// An engine that runs. Dropping it ends its thread.
-pub(crate) struct Engine {
+pub struct Engine {
     desk: Arc<Desk>,
     terms: Terms,
     /// Layer 1 of the manifests of its runs.
@@ -71,7 +72,7 @@ impl Engine {
     /// # Errors
     ///
     /// What the operating system says when it has no thread.
-    pub(crate) fn start<B: Backend + Send + 'static>(
+    pub fn start<B: Backend + Send + 'static>(
         scheduler: Scheduler,
         backend: B,
         terms: Terms,

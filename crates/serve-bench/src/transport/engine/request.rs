@@ -16,7 +16,7 @@ use crate::workload::{Conversation, Prompt};
 
 /// What an engine's owner knows of those who ask, as a server's edge would.
 #[derive(Clone, Debug)]
-pub(crate) struct Terms {
+pub struct Terms {
     /// The names of the classes, the highest first. A request that names none is of the highest.
     pub classes: Vec<String>,
     /// How long a request may take in all, if there is a limit of its own.

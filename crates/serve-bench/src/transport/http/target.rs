@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A server that cannot be measured.
 #[derive(Debug, Error)]
-pub(crate) enum TargetError {
+pub enum TargetError {
     /// The address is of another kind.
     #[error("{0} is no server address; accepted is http://HOST:PORT")]
     Address(String),
