@@ -2,7 +2,7 @@
 //!
 //! Several runs of the same thing are analysed together as repeats. Requests are the unit: a retry is
 //! an attempt of its request. Latencies are of answered requests, and beside each stands how many were
-//! not. The words are those of [`definitions`](crate::analysis::definitions).
+//! not. The words are those of [`definitions`].
 
 pub(crate) mod bootstrap;
 pub(crate) mod compare;

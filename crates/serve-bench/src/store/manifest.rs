@@ -32,7 +32,7 @@ pub enum Source {
     Http,
     /// An [engine in this process](crate::transport::engine) was asked, under the real clock.
     InProcess,
-    /// A [simulation](crate::experiments::simulate) computed them in virtual time.
+    /// A simulation (`serve-bench simulate`) computed them in virtual time.
     Simulated,
 }
 

@@ -2,7 +2,7 @@
 //! scheduler and any [`Backend`], on a thread of their own, under the real clock.
 //!
 //! It is the control of a run over HTTP, from which it differs in what a server's edge does: sockets,
-//! JSON, tokenizer, keys. And it is what a [simulation](crate::experiments::simulate) of the same settings predicts,
+//! JSON, tokenizer, keys. And it is what a simulation of the same settings predicts,
 //! with real time in the place of virtual. Rows, definitions and manifest are those of any run.
 //!
 //! It knows no device: the caller hands in its backend.
