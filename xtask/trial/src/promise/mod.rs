@@ -8,8 +8,8 @@
 //!   *everybody* is its control and takes all;
 //! - *aging* is offered as many paid requests as it can do and some free ones, and lets a request that
 //!   has waited for a while go first; *no aging* is its control;
-//! - [`limits`]: the same target at four times the load, where slots bind and where memory does;
-//! - [`tenants`]: a light tenant beside one that floods, behind each admission.
+//! - `limits`: the same target at four times the load, where slots bind and where memory does;
+//! - `tenants`: a light tenant beside one that floods, behind each admission.
 
 mod limits;
 mod offered;
