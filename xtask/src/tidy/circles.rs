@@ -3,6 +3,7 @@
 //!
 //! Modules are compared where they stand side by side: of `a/x.rs` and `b/y.rs` it is the folders `a` and
 //! `b`. A module and what is inside of it may name each other, as a parent gathers what its children offer.
+//! What stands inside of a macro's arguments is not read.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -193,7 +194,11 @@ impl<'ast> Visit<'ast> for Reader<'_> {
 
 fn is_test(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| match &attribute.meta {
-        Meta::List(list) if list.path.is_ident("cfg") => list.tokens.to_string().contains("test"),
+        // `any(test, ..)` is of the product too.
+        Meta::List(list) if list.path.is_ident("cfg") => {
+            let when = list.tokens.to_string();
+            when == "test" || when.starts_with("all (test ,") || when == "doctest"
+        }
         _ => false,
     })
 }
@@ -332,6 +337,36 @@ mod tests {
         ];
         assert_eq!(remedies(&files).len(), 1);
         assert!(remedies(&files)[0].contains("one -> two -> one"));
+    }
+
+    #[test]
+    fn what_is_of_the_product_as_well_as_of_its_tests_counts() {
+        for when in [
+            "any(test, feature = \"gpu\")",
+            "feature = \"latest\"",
+            "not(test)",
+        ] {
+            let files = [
+                file("crates/a/src/lib.rs", ""),
+                file(
+                    "crates/a/src/x.rs",
+                    &format!("#[cfg({when})]\nuse crate::y::Y;"),
+                ),
+                file("crates/a/src/y.rs", "use crate::x::X;"),
+            ];
+            assert_eq!(remedies(&files).len(), 1, "{when}");
+        }
+        for when in ["test", "all(test, feature = \"gpu\")"] {
+            let files = [
+                file("crates/a/src/lib.rs", ""),
+                file(
+                    "crates/a/src/x.rs",
+                    &format!("#[cfg({when})]\nuse crate::y::Y;"),
+                ),
+                file("crates/a/src/y.rs", "use crate::x::X;"),
+            ];
+            assert!(remedies(&files).is_empty(), "{when}");
+        }
     }
 
     #[test]
