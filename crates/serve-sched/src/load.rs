@@ -39,8 +39,6 @@ pub struct Load<'a> {
     pub ahead: Demand,
     /// What the request that is asked about is expected to occupy.
     pub own: Demand,
-    /// The class of the request that is asked about.
-    pub class: Class,
     /// Whose waits tell by how much its own will be longer than predicted.
     pub(crate) queued: Queued,
     pub(crate) lengths: &'a dyn Lengths,
@@ -83,7 +81,6 @@ impl<'a> Load<'a> {
             pace,
             ahead: Demand::default(),
             own: Demand::default(),
-            class: Class::HIGHEST,
             queued: Queued::default(),
             lengths: NOTHING,
             room: Room::default(),

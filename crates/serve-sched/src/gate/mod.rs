@@ -17,7 +17,7 @@ mod watch;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use serve_core::{CancelReason, Class, Limit, Refusal, Request, RequestId, Span, Time};
+use serve_core::{CancelReason, Limit, Refusal, Request, RequestId, Span, Time};
 
 use crate::admit::{Admit, Cause, Ended, Load, Room, Watch};
 use crate::demand::Demand;
@@ -84,7 +84,6 @@ pub struct Gate {
 struct Asked {
     ahead: Demand,
     own: Demand,
-    class: Class,
     queued: Queued,
 }
 
@@ -100,7 +99,6 @@ macro_rules! load {
             pace: &$gate.pace,
             ahead: $asked.ahead,
             own: $asked.own,
-            class: $asked.class,
             queued: $asked.queued,
             lengths: &*$gate.lengths,
             room: $gate.room,
@@ -174,7 +172,6 @@ impl Gate {
         let asked = Asked {
             ahead: self.queue.ahead(&place.path, &mut *self.order),
             own: self.demand_of(&request, Unseen::Short),
-            class: request.class(),
             queued: Queued::new(request.class(), self.queue.group(&place.path)),
         };
         let mut full = None;
@@ -302,7 +299,6 @@ impl Gate {
         let asked = Asked {
             ahead: self.queue.demand(),
             own: Demand::default(),
-            class: request.class(),
             queued: Queued::default(),
         };
         let (policies, load) = self.policies_and_load(now, &asked);
@@ -364,7 +360,6 @@ impl Gate {
         let nobody = Asked {
             ahead: self.queue.demand(),
             own: Demand::default(),
-            class: Class::HIGHEST,
             queued: Queued::default(),
         };
         load!(self, now, nobody)

@@ -38,7 +38,6 @@ impl Gate {
         let asked = Asked {
             ahead: Demand::default(),
             own: Demand::of(prompt_left, Expected::certain(1), self.block_size),
-            class: request.class(),
             queued: Queued::default(),
         };
         let (policies, load) = self.policies_and_load(now, &asked);
