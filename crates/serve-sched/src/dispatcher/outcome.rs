@@ -27,8 +27,8 @@ pub enum Outcome {
     Overloaded {
         /// The engine's own words.
         cause: Arc<str>,
-        /// When the engine wants to be asked again, if it says so. Nothing is sent before that,
-        /// unless another request leaves the engine.
+        /// When the engine wants to be asked again, if it says so; at most a minute counts. Nothing is sent
+        /// before that, unless another request leaves the engine.
         retry_after: Option<Span>,
     },
     /// The engine refused it before it began (429, 503), and it is to be sent again: it waits in its
@@ -37,7 +37,7 @@ pub enum Outcome {
     PutBack {
         /// The engine's own words.
         cause: Arc<str>,
-        /// How long it waits at least. Without a hint 100 ms, and twice as long each time.
+        /// How long it waits at least, a minute at most. Without a hint 100 ms, and twice as long each time.
         retry_after: Option<Span>,
     },
 }
@@ -65,16 +65,21 @@ impl Outcome {
     /// For how long the engine wants to be left alone, given how often it has said so of this request
     /// before.
     pub(super) fn pause(&self, times_before: u32) -> Option<Span> {
-        match self {
+        let asked = match self {
             Self::Overloaded { retry_after, .. } => *retry_after,
             Self::PutBack { retry_after, .. } => Some(retry_after.unwrap_or_else(|| {
                 let doubled = 1_u64.checked_shl(times_before).unwrap_or(u64::MAX);
                 PAUSE * doubled
             })),
             Self::Answered { .. } | Self::Ignored { .. } => None,
-        }
+        };
+        asked.map(|pause| pause.min(PAUSE_MAX))
     }
 }
+
+/// The longest that an engine is left alone. A hint of a year, where nothing is under way that could
+/// show that the engine works again, would be an outage of a year.
+const PAUSE_MAX: Span = Span::from_secs(60);
 
 /// How long a request waits that was put back for the first time, without a hint.
 const PAUSE: Span = Span::from_millis(100);

@@ -625,6 +625,35 @@ fn who_is_put_back_keeps_its_deadline_and_can_be_cancelled() {
     }
 }
 
+/// With nothing under way a hint of any length would otherwise be an outage of that length.
+#[test]
+fn an_engine_that_asks_for_a_year_is_asked_again_after_a_minute() {
+    let at = Time::from_millis;
+    let year = Span::from_secs(31_536_000);
+    for hint in [Some(year), Some(Span::MAX), Some(Span::from_secs(61))] {
+        let cause = Arc::from("503");
+        let overloaded = Outcome::Overloaded {
+            cause: Arc::clone(&cause),
+            retry_after: hint,
+        };
+        let put_back = Outcome::PutBack {
+            cause,
+            retry_after: hint,
+        };
+        for outcome in [overloaded, put_back] {
+            let mut dispatcher = fixed(1);
+            dispatcher.submit(at(0), request(1, at(0))).unwrap();
+            dispatcher.next(at(0)).unwrap();
+            dispatcher.submit(at(1), request(2, at(1))).unwrap();
+            assert!(dispatcher.done(at(10), RequestId::new(1), outcome));
+            assert!(dispatcher.next(at(10)).is_none());
+            assert_eq!(dispatcher.next_timeout(), Some(at(60_010)));
+            dispatcher.handle_timeout(at(60_010));
+            assert!(dispatcher.next(at(60_010)).is_some());
+        }
+    }
+}
+
 #[test]
 fn it_is_put_back_a_bounded_number_of_times_and_not_after_it_began() {
     for times in [0, 1, 5] {
