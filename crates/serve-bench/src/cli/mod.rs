@@ -90,26 +90,25 @@ pub async fn main() -> ExitCode {
         Command::Calibrate(options) => calibrate::run(&options).await,
         Command::Matrix(options) => matrix::run(&options).await,
     };
-    result.unwrap_or_else(|error| match has_closed(error.as_ref()) {
-        true => ExitCode::SUCCESS,
-        false => {
-            let _ = writeln!(io::stderr(), "error: {error}");
-            ExitCode::FAILURE
-        }
+    result.unwrap_or_else(|error| {
+        let _ = writeln!(io::stderr(), "error: {error}");
+        ExitCode::FAILURE
     })
 }
 
 /// Writes to standard output.
 fn print(text: fmt::Arguments<'_>) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    out.write_fmt(text)?;
-    out.flush()
+    if_read(out.write_fmt(text).and_then(|()| out.flush()))
 }
 
-/// Whether the reader of the output has closed it: it has seen enough.
-fn has_closed(error: &(dyn Error + 'static)) -> bool {
-    let error = error.downcast_ref::<io::Error>();
-    error.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+/// A reader that has closed the output has seen enough, which is no failure: what there is to measure is
+/// measured all the same.
+fn if_read(written: io::Result<()>) -> io::Result<()> {
+    match written {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written,
+    }
 }
 
 /// The exit code of a command that did its work, or why it could not.

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use crate::workload::{Prompt, Workload};
 use clap::Args;
 
-use super::CommandResult;
 use super::run::LoadArgs;
+use super::{CommandResult, if_read};
 
 /// Arguments of the command.
 #[derive(Args, Debug)]
@@ -25,7 +25,7 @@ pub(crate) struct Show {
 /// Draws and prints.
 pub(crate) fn run(options: &Show) -> CommandResult {
     let workload = options.load.workload()?;
-    print(&workload, options)?;
+    if_read(print(&workload, options))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -160,6 +160,28 @@ async fn a_run_whose_client_was_late_is_void_by_exit_code_and_keeps_its_rows() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_nobody_reads_is_made_all_the_same() {
+    let server = Server::start(vec![vec![head(), text(5, "a"), end(1)]]).await;
+    let folder = folder("unread");
+    let (spec, dir) = (spec(&folder, TWO_CLIENTS), folder.join("run"));
+    let line = format!("run {spec} --url {} --dir {}", server.url(), dir.display());
+    let mut child = Command::new(env!("CARGO_BIN_EXE_serve-bench"))
+        .args(words(&line))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = tokio::task::spawn_blocking(move || child.wait_with_output())
+        .await
+        .unwrap()
+        .unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{error}");
+    assert_eq!(RunFolder::at(&dir).open().unwrap().records.len(), 8);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn ctrl_c_keeps_what_was_measured_and_has_a_row_for_what_was_not() {
     let server = Server::start(vec![vec![head(), text(0, "a"), end(1)]]).await;
     let folder = folder("interrupted");
