@@ -3,13 +3,13 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
 use axum::routing::post;
+use examples_support::{Inside, Occupancy};
 use futures::stream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Interval, interval_at};
@@ -25,16 +25,14 @@ const TOKEN: Duration = Duration::from_millis(1);
 #[derive(Clone)]
 pub(crate) struct Service {
     slots: Arc<Semaphore>,
-    inside: Arc<AtomicU32>,
-    most_inside: Arc<AtomicU32>,
+    occupancy: Occupancy,
 }
 
 impl Service {
     pub(crate) fn new() -> Self {
         Self {
             slots: Arc::new(Semaphore::new(SLOTS as usize)),
-            inside: Arc::default(),
-            most_inside: Arc::default(),
+            occupancy: Occupancy::default(),
         }
     }
 
@@ -45,19 +43,19 @@ impl Service {
 
     /// The most requests that it ever had at once, those in its own queue included.
     pub(crate) fn most_inside(&self) -> u32 {
-        self.most_inside.load(Ordering::Relaxed)
+        self.occupancy.most()
     }
 
     /// Whether it works at nothing.
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
-        self.inside.load(Ordering::Relaxed) == 0
+        self.occupancy.is_empty()
     }
 }
 
 /// Streams tokens, as soon as there is a slot.
 async fn generate(State(service): State<Service>) -> Body {
-    let inside = Inside::enter(&service);
+    let inside = service.occupancy.enter();
     let slot = Arc::clone(&service.slots).acquire_owned().await.ok();
     let work = Work {
         _inside: inside,
@@ -80,21 +78,4 @@ struct Work {
     /// On time on average, however coarse the timer is.
     ticks: Interval,
     tokens: u32,
-}
-
-/// A request is inside until it has its answer or its client has hung up.
-struct Inside(Arc<AtomicU32>);
-
-impl Inside {
-    fn enter(service: &Service) -> Self {
-        let now_inside = service.inside.fetch_add(1, Ordering::Relaxed) + 1;
-        service.most_inside.fetch_max(now_inside, Ordering::Relaxed);
-        Self(Arc::clone(&service.inside))
-    }
-}
-
-impl Drop for Inside {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
 }

@@ -2,9 +2,9 @@
 //! and keeps the others in a queue of its own, first come, first served. A real one is behind HTTP.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use examples_support::Occupancy;
 use tokio::sync::Semaphore;
 use tokio::time::sleep;
 
@@ -17,45 +17,26 @@ const TOKEN: Duration = Duration::from_millis(1);
 #[derive(Clone)]
 pub(crate) struct Service {
     slots: Arc<Semaphore>,
-    inside: Arc<AtomicU32>,
-    most_inside: Arc<AtomicU32>,
+    occupancy: Occupancy,
 }
 
 impl Service {
     pub(crate) fn new() -> Self {
         Self {
             slots: Arc::new(Semaphore::new(SLOTS as usize)),
-            inside: Arc::default(),
-            most_inside: Arc::default(),
+            occupancy: Occupancy::default(),
         }
     }
 
     /// Answers a request of so many tokens, sooner or later.
     pub(crate) async fn complete(&self, output_tokens: u32) {
-        let _inside = Inside::enter(self);
+        let _inside = self.occupancy.enter();
         let _slot = self.slots.acquire().await;
         sleep(TOKEN * output_tokens).await;
     }
 
     /// The most requests that it ever had at once, those in its own queue included.
     pub(crate) fn most_inside(&self) -> u32 {
-        self.most_inside.load(Ordering::Relaxed)
-    }
-}
-
-/// A request is inside until it has its answer or its client has hung up.
-struct Inside(Arc<AtomicU32>);
-
-impl Inside {
-    fn enter(service: &Service) -> Self {
-        let now_inside = service.inside.fetch_add(1, Ordering::Relaxed) + 1;
-        service.most_inside.fetch_max(now_inside, Ordering::Relaxed);
-        Self(Arc::clone(&service.inside))
-    }
-}
-
-impl Drop for Inside {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.occupancy.most()
     }
 }
