@@ -94,7 +94,7 @@ fn print(outcome: &Outcome, report: &Path) -> io::Result<()> {
 }
 
 impl Matrix {
-    /// ServerSettings of every server, below those that were asked for one by one.
+    /// Settings of every server, below those that were asked for one by one.
     fn base(&self) -> ServerSettings {
         let base = ServerSettings::default();
         match self.backend.as_deref() {

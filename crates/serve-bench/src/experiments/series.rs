@@ -33,7 +33,7 @@ pub(crate) enum Servers {
     Started {
         /// The binary.
         program: Program,
-        /// ServerSettings of every point.
+        /// Settings of every point.
         base: ServerSettings,
     },
     /// One that runs already, whose settings nobody here can change.

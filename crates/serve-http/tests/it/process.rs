@@ -42,7 +42,7 @@ impl Process {
     /// Starts it with `args` and does not wait.
     pub(crate) fn spawn(args: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_serve"));
-        // EdgeSettings of whoever runs the tests must not reach the child.
+        // Variables of the shell that runs the tests must not reach the child.
         for (name, _) in std::env::vars() {
             if name.starts_with("SERVE_") || name.starts_with("HF_") {
                 command.env_remove(name);

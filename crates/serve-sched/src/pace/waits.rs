@@ -21,7 +21,8 @@ pub(crate) struct Queued {
 /// Classes beyond these have no waits of their own.
 const CLASSES_MAX: u8 = 8;
 
-/// So many groups have; of more, two share theirs. Whatever tenants come and go, it is no more than a megabyte.
+/// So many groups have; of more, two share theirs, but none shares that of lane 0, where all tenants are that
+/// nobody has named: a flood from there is to change no other's. Whatever tenants come and go, it is no more than a megabyte.
 const GROUPS_MAX: u32 = 64;
 
 /// A wait that is predicted from steps is taken to be so much longer before that is known: it makes few late, and a
@@ -33,7 +34,10 @@ impl Queued {
     pub(crate) fn new(class: Class, group: u32) -> Self {
         Self {
             class: class.rank().min(CLASSES_MAX - 1),
-            group: (group % GROUPS_MAX) as u8,
+            group: match group.checked_sub(1) {
+                None => 0,
+                Some(named) => (1 + named % (GROUPS_MAX - 1)) as u8,
+            },
         }
     }
 }
@@ -77,6 +81,14 @@ mod tests {
         let factor = |class, group| waits.factor(queued(class, group), true);
         let factors = [factor(0, 1), factor(0, 2), factor(1, 2), factor(1, 1)];
         assert_eq!(factors, [3.0, 1.02, 2.0, FIRST]);
+    }
+
+    #[test]
+    fn the_unnamed_share_with_no_group_that_is_named() {
+        let unnamed = Queued::new(Class::HIGHEST, 0);
+        for group in (1..1_000).chain([u32::MAX]) {
+            assert_ne!(Queued::new(Class::HIGHEST, group), unnamed, "{group}");
+        }
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub(crate) struct NotShown {
     pub seen: String,
 }
 
-/// ServerSettings asked for, and those that a server with them had.
+/// Settings asked for, and those that a server with them had.
 #[derive(Debug)]
 pub(super) struct Proofs {
     path: PathBuf,

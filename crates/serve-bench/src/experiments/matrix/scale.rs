@@ -75,7 +75,7 @@ pub(crate) struct Scale {
 }
 
 impl Bench<'_> {
-    /// ServerSettings that hold in every point of the matrix unless a section says otherwise: nothing is
+    /// Settings that hold in every point of the matrix unless a section says otherwise: nothing is
     /// refused, nothing is found in a cache.
     pub(super) fn usual() -> ServerSettings {
         ServerSettings::default()

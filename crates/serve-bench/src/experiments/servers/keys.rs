@@ -41,11 +41,16 @@ pub(super) fn in_file(settings: &ServerSettings, log: &Path) -> io::Result<Serve
     let Some(names) = tenants(settings) else {
         return Ok(settings.clone());
     };
+    if settings.get("config").is_some() {
+        return Err(io::Error::other(
+            "keys are written to a settings file of their own; list them in that of config instead",
+        ));
+    }
     let path: PathBuf = log.with_extension("keys.toml");
     let key = |name: &str| {
         let hash = hex(&Sha256::digest(key_of(name)));
-        // Debug escapes what TOML does.
-        format!("[[keys]]\nname = {name:?}\nsha256 = \"{hash}\"\n")
+        let name = toml::Value::from(name);
+        format!("[[keys]]\nname = {name}\nsha256 = \"{hash}\"\n")
     };
     fs::write(&path, names.map(key).collect::<String>())?;
     let others = settings.iter().filter(|(name, _)| *name != KEYS);
@@ -78,6 +83,33 @@ mod tests {
         assert_eq!(key_in(&settings, "flood").unwrap(), key_of("flood"));
         assert_eq!(key_in(&settings, "nobody"), None);
         assert_eq!(any_key(&settings).unwrap(), key_of("light"));
+    }
+
+    #[test]
+    fn any_name_can_be_read_again_and_a_file_of_the_users_own_is_not_replaced() {
+        let log = std::env::temp_dir().join(format!("names-{}.log", std::process::id()));
+        for name in [
+            "it's",
+            "a \"b\"",
+            "c\\d",
+            "e\u{301}\u{7f}\tf",
+            "[x]\nsha256 = 1",
+        ] {
+            let settings = ServerSettings::default().with(KEYS, name);
+            let flags = in_file(&settings, &log).unwrap();
+            let text = fs::read_to_string(flags.get("config").unwrap()).unwrap();
+            let file: toml::Table = toml::from_str(&text).unwrap();
+            assert_eq!(file["keys"][0]["name"].as_str(), Some(name), "{text}");
+        }
+        fs::remove_file(log.with_extension("keys.toml")).unwrap();
+        let both = ServerSettings::default()
+            .with(KEYS, "light")
+            .with("config", "own.toml");
+        let error = in_file(&both, &log).unwrap_err().to_string();
+        assert!(
+            error.contains("keys") && error.contains("config"),
+            "{error}"
+        );
     }
 
     #[test]

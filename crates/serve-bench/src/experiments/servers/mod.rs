@@ -282,7 +282,7 @@ impl Process {
         let file = File::create(log).map_err(logged)?;
         let given = keys::in_file(settings, log).map_err(logged)?;
         let mut command = Command::new(&program.path);
-        // ServerSettings of whoever measures must not reach the server unseen.
+        // Variables of the shell that measures must not reach the server unseen.
         let names = std::env::vars_os().map(|(name, _)| name);
         for name in names.filter(|name| name.to_string_lossy().starts_with("SERVE_")) {
             command.env_remove(name);

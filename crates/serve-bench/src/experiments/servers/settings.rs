@@ -1,4 +1,4 @@
-//! ServerSettings that a server is started with, the settings that it says it has, and what two of them
+//! Settings that a server is started with, the settings that it says it has, and what two of them
 //! have apart. An experiment that runs is not an experiment that measured what was meant: whoever
 //! compares two conditions has to show first that they differ, and in what alone.
 
@@ -13,7 +13,7 @@ use thiserror::Error;
 /// The setting that names the tenants that get a key, separated by commas.
 pub(super) const KEYS: &str = "keys";
 
-/// ServerSettings to start a server with: names as in its settings file (`max_batch`), values as text.
+/// Settings to start a server with: names as in its settings file (`max_batch`), values as text.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(transparent)]
 pub struct ServerSettings(BTreeMap<String, String>);
@@ -40,7 +40,7 @@ impl ServerSettings {
         self
     }
 
-    /// ServerSettings from command-line flags: `--max-batch=8`, `--max-batch 8`, or `--allow-anonymous`,
+    /// Settings from command-line flags: `--max-batch=8`, `--max-batch 8`, or `--allow-anonymous`,
     /// which is `true`.
     ///
     /// # Errors
@@ -159,9 +159,9 @@ impl fmt::Display for ServerSettings {
     }
 }
 
-/// ServerSettings that a server is given and does not show.
+/// Settings that a server is given and does not show.
 const NEVER_SHOWN: [&str; 1] = ["config"];
-/// ServerSettings that differ between any two servers and decide nothing.
+/// Settings that differ between any two servers and decide nothing.
 const NEVER_COUNTED: [&str; 3] = ["host", "log", "port"];
 
 /// A server that does not have what it was asked to have.

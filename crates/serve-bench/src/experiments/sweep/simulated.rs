@@ -23,7 +23,7 @@ use crate::workload::{Workload, WorkloadError};
 /// What a simulated sweep is besides its points.
 #[derive(Clone, Debug)]
 pub(crate) struct Pretended<'a> {
-    /// ServerSettings of every server, below those of a point.
+    /// Settings of every server, below those of a point.
     pub base: ServerSettings,
     /// The folder of all runs; a run that is there already is an error.
     pub out: &'a Path,
