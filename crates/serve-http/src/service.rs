@@ -109,6 +109,7 @@ impl Service {
                 true => STALLED,
                 false => self.lifecycle.state().name(),
             },
+            log_lines_lost: self.settings.log_lines_lost.count(),
             states: names.into_iter().chain([STALLED]).collect(),
         }
     }

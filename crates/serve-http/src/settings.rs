@@ -1,5 +1,7 @@
 //! What the edge can be told; what the scheduler can be told are its policies.
 
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -34,8 +36,38 @@ pub struct EdgeSettings {
     pub classes: Vec<String>,
     /// Who is let in.
     pub keys: Keys,
+    /// How many lines of the log were lost.
+    pub log_lines_lost: LinesLost,
     /// What `GET /v1/config` shows. It must hold no secret.
     pub shown: Value,
+}
+
+/// Counts lines that could not be logged; it is asked at each scrape of the metrics.
+#[derive(Clone)]
+pub struct LinesLost(Arc<dyn Fn() -> u64 + Send + Sync>);
+
+impl LinesLost {
+    /// Asks `count` for the number until now, which must not fall.
+    pub fn new(count: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
+        Self(Arc::new(count))
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> u64 {
+        (self.0)()
+    }
+}
+
+impl Default for LinesLost {
+    fn default() -> Self {
+        Self::new(|| 0)
+    }
+}
+
+impl fmt::Debug for LinesLost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("LinesLost").field(&self.count()).finish()
+    }
 }
 
 /// What one connection and one body may cost. Each limit bounds what a client can hold without
@@ -105,6 +137,7 @@ impl Default for EdgeSettings {
             capacity_status: CapacityStatus::default(),
             classes: CLASSES.usual(),
             keys: Keys::default(),
+            log_lines_lost: LinesLost::default(),
             shown: Value::Null,
         }
     }

@@ -63,6 +63,8 @@ pub(crate) struct Snapshot {
     pub(crate) stats: Option<Stats>,
     /// The state that the server is in, of all those that it can be in.
     pub(crate) state: &'static str,
+    /// Lines of the log that were lost.
+    pub(crate) log_lines_lost: u64,
     /// The names of those.
     pub(crate) states: Vec<&'static str>,
 }
@@ -168,6 +170,11 @@ impl Metrics {
             "serve_connections_dropped_total",
             "Connections that were closed unheard because there were too many",
             self.connections_dropped.load(Ordering::Relaxed),
+        );
+        text.counter(
+            "serve_log_lines_lost_total",
+            "Lines of the log that could not be written, or not fast enough",
+            snapshot.log_lines_lost,
         );
         let states = snapshot.states.iter();
         text.gauges(

@@ -21,6 +21,7 @@ mod golden;
 #[cfg(feature = "model")]
 mod hub;
 mod idempotency;
+mod log;
 mod logprobs;
 mod metrics;
 mod process;

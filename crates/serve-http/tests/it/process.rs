@@ -6,7 +6,7 @@ use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
 /// A running `serve`, killed when dropped.
 pub(crate) struct Process {
     child: Child,
-    stdout: BufReader<ChildStdout>,
+    stdout: Option<BufReader<ChildStdout>>,
     stderr: Option<ChildStderr>,
     /// What it printed up to the banner's end.
     pub(crate) banner: String,
@@ -27,10 +27,25 @@ impl Process {
 
     /// The same with environment variables.
     pub(crate) fn start_with(args: &[&str], variables: &[(&str, &str)]) -> Self {
-        let mut process = Self::spawn(&[&["--port", "0"], args].concat(), variables);
+        Self::spawn(&[&["--port", "0"], args].concat(), variables).banner()
+    }
+
+    /// The same with a stderr of one's own.
+    pub(crate) fn start_logging_to(stderr: Stdio, args: &[&str]) -> Self {
+        let args = [&["--port", "0"], args].concat();
+        Self::spawn_with(&args, &[], Stdio::piped(), stderr).banner()
+    }
+
+    fn banner(self) -> Self {
+        let mut process = self;
         loop {
             let mut line = String::new();
-            let read = process.stdout.read_line(&mut line).unwrap();
+            let read = process
+                .stdout
+                .as_mut()
+                .unwrap()
+                .read_line(&mut line)
+                .unwrap();
             assert_ne!(read, 0, "it ended: {:?}", process.wait());
             process.banner.push_str(&line);
             if line.contains("try it:") {
@@ -41,6 +56,16 @@ impl Process {
 
     /// Starts it with `args` and does not wait.
     pub(crate) fn spawn(args: &[&str], variables: &[(&str, &str)]) -> Self {
+        Self::spawn_with(args, variables, Stdio::piped(), Stdio::piped())
+    }
+
+    /// The same with a stdout and a stderr of one's own.
+    pub(crate) fn spawn_with(
+        args: &[&str],
+        variables: &[(&str, &str)],
+        stdout: Stdio,
+        stderr: Stdio,
+    ) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_serve"));
         // Variables of the shell that runs the tests must not reach the child.
         for (name, _) in std::env::vars() {
@@ -52,11 +77,11 @@ impl Process {
         let mut child = command
             .args(args)
             .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
+            .stdout(stdout)
+            .stderr(stderr)
             .spawn()
             .unwrap();
-        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let stdout = child.stdout.take().map(BufReader::new);
         let stderr = child.stderr.take();
         Self {
             child,
@@ -86,6 +111,16 @@ impl Process {
         let id = self.child.id().to_string();
         let kill = Command::new("kill").args(["-s", name, &id]).status();
         assert!(kill.unwrap().success());
+    }
+
+    /// Takes away the reader of its stderr.
+    pub(crate) fn drop_reader(&mut self) {
+        self.stderr = None;
+    }
+
+    /// Waits for its end without reading what it writes.
+    pub(crate) fn wait_unread(&mut self) -> ExitStatus {
+        self.child.wait().unwrap()
     }
 
     pub(crate) fn wait(&mut self) -> Ended {

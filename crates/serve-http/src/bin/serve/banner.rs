@@ -1,6 +1,5 @@
 //! What a person reads on stdout once a model is served: what it is, where, and a command to try.
 
-use std::io::{Write, stdout};
 use std::net::SocketAddr;
 
 use serve_sched::settings::CLASSES;
@@ -9,7 +8,12 @@ use crate::assemble::{Description, Example};
 use crate::settings::Cli;
 
 /// What is served, where, and a command to try.
-pub(crate) fn print(cli: &Cli, name: &str, description: &Description, address: SocketAddr) {
+pub(crate) fn banner(
+    cli: &Cli,
+    name: &str,
+    description: &Description,
+    address: SocketAddr,
+) -> String {
     let limits = description.limits;
     let limits = format!(
         "{} requests a step, {} tokens a step, {} tokens a request",
@@ -26,8 +30,7 @@ pub(crate) fn print(cli: &Cli, name: &str, description: &Description, address: S
         .map(|(key, value)| format!("  {key:<10}{value}\n"));
     let lines: String = lines.collect();
     let curl = curl(name, &description.example, address, !cli.keys.is_empty());
-    let _ = write!(stdout(), "\n{lines}\n  try it:  {curl}\n\n");
-    let _ = stdout().flush();
+    format!("\n{lines}\n  try it:  {curl}\n\n")
 }
 
 fn access(cli: &Cli) -> String {

@@ -1,44 +1,215 @@
-//! What a person reads on stderr: progress, errors and the log.
+//! What a person reads on the terminal, and what a log shipper reads: the banner, progress, errors and
+//! the log.
+//!
+//! Nobody here writes to stdout or stderr by himself. A pipe whose reader stalls blocks who writes to it,
+//! and one whose reader has gone fails him; so threads of their own write, lines wait for them up to a
+//! bound, and what does not fit or cannot be written is lost and counted. Nothing else happens.
 
 use std::fmt::Display;
-use std::io::{IsTerminal, Write, stderr};
+use std::fs::File;
+use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
+use std::panic;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use tracing_subscriber::EnvFilter;
+use serve_http::LinesLost;
+use tracing_appender::non_blocking::{NonBlocking, NonBlockingBuilder, WorkerGuard};
 
-use crate::failure::Failure;
+/// Lines that wait to be written at most.
+const LINES_MAX: usize = 4_096;
 
-/// Where messages go. A message that cannot be written is given up: a closed terminal is no reason
-/// to stop serving.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Console;
+/// Bytes of a line at most, so that what waits is bounded: 32 MiB. A longer one is cut.
+const LINE_BYTES_MAX: usize = 8 << 10;
+
+/// Where messages go.
+#[derive(Clone, Debug)]
+pub(crate) struct Console {
+    stdout: NonBlocking,
+    stderr: NonBlocking,
+    /// Lines that the system would not take.
+    refused: Arc<AtomicU64>,
+    /// Whether a line must be an object, as those of the log are.
+    json: Arc<AtomicBool>,
+}
+
+/// Writes what still waits when it is dropped, if that takes no longer than about a second.
+pub(crate) struct Flush {
+    _stdout: WorkerGuard,
+    _stderr: WorkerGuard,
+}
 
 impl Console {
+    /// Starts the threads that write.
+    ///
+    /// # Errors
+    ///
+    /// Where stdout or stderr is closed.
+    pub(crate) fn start() -> io::Result<(Self, Flush)> {
+        let refused = Arc::new(AtomicU64::new(0));
+        // Files of their own: a thread that is stuck in a write holds the lock of `io::stderr`.
+        let stdout = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+        let stderr = File::from(io::stderr().as_fd().try_clone_to_owned()?);
+        let (stdout, stdout_guard) = writer("stdout", stdout, &refused);
+        let (stderr, stderr_guard) = writer("stderr", stderr, &refused);
+        let console = Self {
+            stdout,
+            stderr,
+            refused,
+            json: Arc::default(),
+        };
+        let flush = Flush {
+            _stdout: stdout_guard,
+            _stderr: stderr_guard,
+        };
+        Ok((console, flush))
+    }
+
+    /// From now on all lines are written through the log, because a program reads them as objects.
+    pub(crate) fn speak_json(&self) {
+        self.json.store(true, Ordering::Relaxed);
+    }
+
     /// One line of progress.
     pub(crate) fn line(&self, text: &str) {
-        let _ = writeln!(stderr(), "serve: {text}");
+        match self.json.load(Ordering::Relaxed) {
+            true => tracing::info!("{text}"),
+            false => self.tell(&format!("serve: {text}\n")),
+        }
     }
 
     pub(crate) fn error(&self, error: &dyn Display) {
-        let _ = writeln!(stderr(), "serve: error: {error}");
+        match self.json.load(Ordering::Relaxed) {
+            true => tracing::error!("{error}"),
+            false => self.tell(&format!("serve: error: {error}\n")),
+        }
+    }
+
+    /// What a program that has started this may read.
+    pub(crate) fn print(&self, text: &str) {
+        // It only puts the text into the queue and cannot fail.
+        let _ = self.stdout.clone().write_all(text.as_bytes());
+    }
+
+    fn tell(&self, text: &str) {
+        let _ = self.stderr.clone().write_all(text.as_bytes());
+    }
+
+    /// The writer of log lines.
+    pub(crate) fn log(&self) -> Cut {
+        Cut(self.stderr.clone())
+    }
+
+    /// Whether a person reads stderr.
+    pub(crate) fn is_terminal() -> bool {
+        io::stderr().is_terminal()
+    }
+
+    /// Tells of panics here as well: the usual way waits for a reader that may be stuck.
+    pub(crate) fn report_panics(&self) {
+        let console = self.clone();
+        panic::set_hook(Box::new(move |panic| {
+            let backtrace = std::backtrace::Backtrace::capture();
+            let thread = std::thread::current();
+            let thread = thread.name().unwrap_or("a thread").to_owned();
+            console.error(&format!("{thread} {panic}\n{backtrace}"));
+        }));
+    }
+
+    /// How many lines were lost, now and later.
+    pub(crate) fn lines_lost(&self) -> LinesLost {
+        let Self {
+            stdout,
+            stderr,
+            refused,
+            ..
+        } = self;
+        let dropped = [stdout.error_counter(), stderr.error_counter()];
+        let refused = Arc::clone(refused);
+        LinesLost::new(move || {
+            let dropped = dropped.iter().map(|counter| counter.dropped_lines() as u64);
+            dropped.sum::<u64>() + refused.load(Ordering::Relaxed)
+        })
     }
 }
 
-/// Logs go to stderr, filtered.
-pub(crate) fn log_to_stderr(filter: &str) -> Result<(), Failure> {
-    let filter = EnvFilter::builder()
-        .parse(filter)
-        .map_err(|error| Failure::Usage {
-            setting: "--log".to_owned(),
-            cause: format!(
-                "{error}; it must be error, warn, info, debug, trace, off, or directives"
-            ),
-        })?;
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(stderr)
-        .with_ansi(stderr().is_terminal())
-        .with_target(false)
-        .compact()
-        .init();
-    Ok(())
+fn writer(name: &str, file: File, refused: &Arc<AtomicU64>) -> (NonBlocking, WorkerGuard) {
+    let file = Tolerant {
+        file,
+        refused: Arc::clone(refused),
+    };
+    NonBlockingBuilder::default()
+        .lossy(true)
+        .buffered_lines_limit(LINES_MAX)
+        .thread_name(name)
+        .finish(file)
+}
+
+/// A file that takes everything: what it cannot write is counted.
+struct Tolerant {
+    file: File,
+    refused: Arc<AtomicU64>,
+}
+
+impl Write for Tolerant {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        if self.file.write_all(text).is_err() {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A writer of lines that cuts long ones.
+pub(crate) struct Cut(NonBlocking);
+
+impl Write for Cut {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        if text.len() <= LINE_BYTES_MAX {
+            return self.0.write(text);
+        }
+        let mut line = text[..LINE_BYTES_MAX].to_vec();
+        line.extend_from_slice(b"...\n");
+        self.0.write_all(&line)?;
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file that nothing can be written to stands for a full disk.
+    #[test]
+    fn what_cannot_be_written_is_counted_and_no_error() {
+        let refused = Arc::new(AtomicU64::new(0));
+        let file = File::options().write(true).open("/dev/full").unwrap();
+        let (mut writer, guard) = writer("test", file, &refused);
+        for _ in 0..3 {
+            writer.write_all(b"a line\n").unwrap();
+        }
+        drop(guard);
+        assert_eq!(refused.load(Ordering::Relaxed), 3);
+    }
+
+    #[test]
+    fn a_line_without_an_end_is_cut() {
+        let path = std::env::temp_dir().join(format!("serve-console-{}", std::process::id()));
+        let file = File::create(&path).unwrap();
+        let (writer, guard) = writer("test", file, &Arc::default());
+        Cut(writer).write_all(&vec![b'x'; 1 << 20]).unwrap();
+        drop(guard);
+        let written = std::fs::read(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(written.len(), LINE_BYTES_MAX + 4);
+        assert!(written.ends_with(b"x...\n"));
+    }
 }

@@ -8,6 +8,8 @@ use thiserror::Error;
 
 /// Ended as asked.
 pub(crate) const OK: i32 = 0;
+/// It had not ended long after it was told to.
+pub(crate) const STUCK: i32 = 1;
 /// A second signal cut the draining short.
 pub(crate) const SECOND_SIGNAL: i32 = 130;
 
@@ -15,7 +17,7 @@ pub(crate) const SECOND_SIGNAL: i32 = 130;
 pub(crate) const EXIT_CODES: &str = "\
 Exit codes:
   0    stopped by SIGTERM or SIGINT (Ctrl-C), accepted requests finished or cancelled
-  1    failed while running
+  1    failed while running, or did not end in time after a signal
   2    wrong usage: an unknown or contradictory setting
   3    the model could not be loaded or failed its first request
   4    the address could not be listened on

@@ -5,6 +5,8 @@ mod banner;
 mod console;
 mod failure;
 mod hash_key;
+mod log;
+mod nearest;
 mod settings;
 mod signals;
 
@@ -12,6 +14,7 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use serve_core::Span;
 use serve_http::{CapacityStatus, EdgeSettings, Service, run};
@@ -23,11 +26,29 @@ use tokio::sync::oneshot;
 use assemble::Assembled;
 use console::Console;
 use failure::Failure;
+use log::Log;
 use settings::{Cli, Command, Tenants};
 use signals::Signals;
 
+/// How long a server may take to end beyond its drain timeout, cancelled requests and unread answers
+/// included, before the process is ended from outside of it.
+const END_TIMEOUT: Duration = Duration::from_secs(15);
+
 fn main() -> ExitCode {
-    let console = Console;
+    let (console, flush) = match Console::start() {
+        Ok(started) => started,
+        // There is nowhere to say why.
+        Err(_) => return ExitCode::FAILURE,
+    };
+    console.report_panics();
+    let code = ended(&console);
+    drop(flush);
+    // Not by returning: a loader that is still at work must not keep the process.
+    std::process::exit(code)
+}
+
+/// Does what the command line asks for, and returns the exit code.
+fn ended(console: &Console) -> i32 {
     let cli = match settings::read(std::env::args_os().collect(), |path| {
         std::fs::read_to_string(path)
     }) {
@@ -35,35 +56,30 @@ fn main() -> ExitCode {
         // Help and version are no failures, and clap knows where each of these is printed.
         Err(Failure::Message(message)) => {
             let _ = message.print();
-            return ExitCode::from(message.exit_code() as u8);
+            return message.exit_code();
         }
-        Err(failure) => {
-            console.error(&failure);
-            return ExitCode::from(failure.exit_code() as u8);
+        Err(failure) => return failed(console, &failure),
+    };
+    let done = match cli.command {
+        Some(Command::HashKey) => hash_key::run(),
+        None => {
+            prepare(&cli, console).and_then(|runtime| runtime.block_on(serve(cli, console.clone())))
         }
     };
-    if let Some(Command::HashKey) = cli.command {
-        return match hash_key::run() {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(failure) => {
-                console.error(&failure);
-                ExitCode::from(failure.exit_code() as u8)
-            }
-        };
-    }
-    match prepare(&cli).and_then(|runtime| runtime.block_on(serve(cli, console))) {
-        // Not by returning: a loader that is still at work must not keep the process.
-        Ok(()) => std::process::exit(failure::OK),
-        Err(failure) => {
-            console.error(&failure);
-            std::process::exit(failure.exit_code());
-        }
+    match done {
+        Ok(()) => failure::OK,
+        Err(failure) => failed(console, &failure),
     }
 }
 
+fn failed(console: &Console, failure: &Failure) -> i32 {
+    console.error(failure);
+    failure.exit_code()
+}
+
 /// What has to be right before anything is started.
-fn prepare(cli: &Cli) -> Result<tokio::runtime::Runtime, Failure> {
-    console::log_to_stderr(&cli.log)?;
+fn prepare(cli: &Cli, console: &Console) -> Result<tokio::runtime::Runtime, Failure> {
+    Log::start(&cli.log, cli.log_format, console)?;
     // Each connection is an open file, and the usual limit is lower than that on connections.
     if let Err(error) = rlimit::increase_nofile_limit(u64::MAX) {
         tracing::warn!(%error, "the limit on open files could not be raised");
@@ -76,20 +92,16 @@ fn prepare(cli: &Cli) -> Result<tokio::runtime::Runtime, Failure> {
 
 async fn serve(cli: Cli, console: Console) -> Result<(), Failure> {
     // Signals first: a signal between the open port and its handler would end the process unsaid.
-    let mut signals = Signals::listen().map_err(Failure::Runtime)?;
+    let patience = cli.requests.drain_timeout.duration() + END_TIMEOUT;
+    let Signals { stop, .. } =
+        Signals::listen(console.clone(), patience).map_err(Failure::Runtime)?;
     let listener = listen(&cli).await?;
     let address = listener.local_addr().map_err(Failure::Runtime)?;
-    let service = Service::new(edge(&cli)?);
+    let service = Service::new(edge(&cli, &console)?);
 
     let stop = async move {
-        let name = signals.next().await;
-        console.line(&format!(
-            "{name}: finishing accepted requests, a second signal ends at once"
-        ));
-        tokio::spawn(async move {
-            signals.next().await;
-            std::process::exit(failure::SECOND_SIGNAL);
-        });
+        // The thread that sends does so before it ends.
+        let _ = stop.await;
     };
     let (running, mut server) = {
         let service = Arc::clone(&service);
@@ -102,7 +114,7 @@ async fn serve(cli: Cli, console: Console) -> Result<(), Failure> {
         (running, server)
     };
 
-    let loading = load(cli.clone(), console);
+    let loading = load(cli.clone(), console.clone());
     tokio::select! {
         // A signal while the model loads: the server has drained, and the model is not waited for.
         _ = running => {}
@@ -110,7 +122,7 @@ async fn serve(cli: Cli, console: Console) -> Result<(), Failure> {
             let Assembled { loaded, description } = loaded?;
             let name = loaded.name.clone();
             match service.launch(loaded).await {
-                Ok(()) => banner::print(&cli, &name, &description, address),
+                Ok(()) => console.print(&banner::banner(&cli, &name, &description, address)),
                 Err(serve_http::LaunchError::TooLate(_)) => {}
                 Err(error) => return Err(Failure::Launch(error)),
             }
@@ -123,7 +135,7 @@ async fn serve(cli: Cli, console: Console) -> Result<(), Failure> {
 }
 
 /// What the edge is told.
-fn edge(cli: &Cli) -> Result<EdgeSettings, Failure> {
+fn edge(cli: &Cli, console: &Console) -> Result<EdgeSettings, Failure> {
     let requests = &cli.requests;
     let settings = cli.settings();
     let limit = |time: &Setting<Span>| {
@@ -145,6 +157,7 @@ fn edge(cli: &Cli) -> Result<EdgeSettings, Failure> {
         },
         classes: settings.get(&CLASSES),
         keys: Tenants::of(cli)?.keys,
+        log_lines_lost: console.lines_lost(),
         shown: serde_json::to_value(cli).map_err(|error| Failure::Runtime(error.into()))?,
     })
 }

@@ -1,27 +1,81 @@
-//! SIGTERM and SIGINT, caught from the moment that this is made.
+//! SIGTERM, SIGINT and SIGHUP, on a plain thread: whatever the asynchronous ones are busy with, a signal is
+//! obeyed.
 
 use std::io;
+use std::thread;
+use std::time::Duration;
 
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator;
+use signal_hook::low_level;
+use tokio::sync::{mpsc, oneshot};
 
+use crate::console::Console;
+use crate::failure::{SECOND_SIGNAL, STUCK};
+
+/// What the server hears of signals.
 pub(crate) struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
+    /// The first SIGTERM or SIGINT.
+    pub(crate) stop: oneshot::Receiver<()>,
+    /// Each SIGHUP.
+    pub(crate) reload: mpsc::UnboundedReceiver<()>,
 }
 
 impl Signals {
-    pub(crate) fn listen() -> io::Result<Self> {
-        Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-        })
+    /// Catches them from now on. The first of SIGTERM and SIGINT asks the server to end and ends the
+    /// process if it still runs after `patience`; the second ends it at once.
+    ///
+    /// # Errors
+    ///
+    /// Where the system refuses handlers or a thread.
+    pub(crate) fn listen(console: Console, patience: Duration) -> io::Result<Self> {
+        let caught = iterator::Signals::new([SIGTERM, SIGINT, SIGHUP])?;
+        let (stopper, stop) = oneshot::channel();
+        let (reloader, reload) = mpsc::unbounded_channel();
+        thread::Builder::new()
+            .name("signals".to_owned())
+            .spawn(move || obey(caught, stopper, &reloader, &console, patience))?;
+        Ok(Self { stop, reload })
     }
+}
 
-    /// Waits for the next one and names it.
-    pub(crate) async fn next(&mut self) -> &'static str {
-        tokio::select! {
-            _ = self.terminate.recv() => "SIGTERM",
-            _ = self.interrupt.recv() => "SIGINT",
+fn obey(
+    mut caught: iterator::Signals,
+    stopper: oneshot::Sender<()>,
+    reloader: &mpsc::UnboundedSender<()>,
+    console: &Console,
+    patience: Duration,
+) {
+    let mut stopper = Some(stopper);
+    for signal in caught.forever() {
+        if signal == SIGHUP {
+            // Nobody listens any more when the server has ended.
+            let _ = reloader.send(());
+            continue;
         }
+        let Some(stopper) = stopper.take() else {
+            low_level::exit(SECOND_SIGNAL);
+        };
+        let name = if signal == SIGTERM {
+            "SIGTERM"
+        } else {
+            "SIGINT"
+        };
+        console.line(&format!(
+            "{name}: finishing accepted requests, a second signal ends at once"
+        ));
+        let console = console.clone();
+        let watchdog = move || {
+            thread::sleep(patience);
+            console.line(&format!(
+                "it has not ended after {patience:?} and is ended now"
+            ));
+            thread::sleep(Duration::from_millis(100));
+            low_level::exit(STUCK);
+        };
+        let watching = thread::Builder::new()
+            .name("watchdog".to_owned())
+            .spawn(watchdog);
+        drop((watching, stopper.send(())));
     }
 }

@@ -41,7 +41,7 @@ pub(crate) fn assemble(cli: &Cli, console: &Console) -> Result<Assembled, Failur
         },
         ..LoadOptions::default()
     };
-    let mut meter = Meter::new(*console);
+    let mut meter = Meter::new(console.clone());
     let Model {
         backend,
         tokenizer,
@@ -149,7 +149,7 @@ fn source(cli: &Cli, console: &Console) -> Result<Source, Failure> {
         "fetching {model} ({revision}) from {}",
         options.endpoint
     ));
-    let mut meter = Meter::new(*console);
+    let mut meter = Meter::new(console.clone());
     let folder = hub::fetch(model, revision, &options, &mut |progress| {
         meter.show(progress.file, progress.bytes_done, progress.bytes_total);
     })?;

@@ -16,6 +16,7 @@ use serve_sched::Settings;
 use serve_sched::settings::{MOCK, Row};
 
 use crate::failure::{EXIT_CODES, Failure};
+use crate::log;
 pub(crate) use file::read;
 use keys::KeySettings;
 pub(crate) use keys::Tenants;
@@ -93,8 +94,8 @@ pub(crate) struct Cli {
     #[arg(long, env = "SERVE_QUANTIZE", value_name = "TYPE")]
     pub(crate) quantize: Option<serve_model::numbers::Quantization>,
 
-    /// What is logged to stderr: a level (error, warn, info, debug, trace, off) or directives such as
-    /// `serve_http=debug`
+    /// What is logged to stderr: a level (error, warn, info, debug, trace, off), or levels of modules
+    /// such as `info,serve_http=debug`
     #[arg(
         long,
         env = "SERVE_LOG",
@@ -103,6 +104,16 @@ pub(crate) struct Cli {
         help_heading = "General"
     )]
     pub(crate) log: String,
+
+    /// How a line of the log is written
+    #[arg(
+        long,
+        env = "SERVE_LOG_FORMAT",
+        value_enum,
+        default_value = "text",
+        help_heading = "General"
+    )]
+    pub(crate) log_format: log::Format,
 
     #[command(flatten)]
     #[serde(flatten)]
@@ -201,6 +212,7 @@ impl Cli {
         {
             return Err(usage(setting, cause.to_owned()));
         }
+        log::filter(&self.log)?;
         let is_given = |row: &&&Row| self.settings().is_given(row.name);
         match MOCK.iter().find(is_given).filter(|_| !mock) {
             Some(row) => Err(usage(&row.flag(), "it needs --backend mock".to_owned())),
