@@ -31,10 +31,15 @@ const BUFFER_BYTES_MAX: usize = 64 << 10;
 /// Waiting for what has no limit.
 const FOR_EVER: Duration = Duration::from_secs(u32::MAX as u64);
 
-/// Serves the requests of one connection until either side closes it, a limit ends it, or the server
-/// shuts down, which lets the request that runs finish.
-pub(crate) async fn serve<S>(socket: S, app: Router, settings: ConnectionSettings, server: Watcher)
-where
+/// Serves the requests of one connection until either side closes it, which `hung_up` may know first, a
+/// limit ends it, or the server shuts down, which lets the request that runs finish.
+pub(crate) async fn serve<S>(
+    socket: S,
+    hung_up: impl Future<Output = ()>,
+    app: Router,
+    settings: ConnectionSettings,
+    server: Watcher,
+) where
     S: AsyncRead + AsyncWrite + Send + 'static,
 {
     let mut socket = TimeoutStream::new(socket);
@@ -55,8 +60,13 @@ where
         // Events are small: to copy one into its frame costs less than a list of three buffers.
         .writev(false)
         .serve_connection(TokioIo::new(socket), TowerToHyperService::new(app));
-    if let Err(error) = server.watch(connection).await {
-        debug!(%error, "a connection ended early");
+    tokio::select! {
+        ended = server.watch(connection) => {
+            if let Err(error) = ended {
+                debug!(%error, "a connection ended early");
+            }
+        }
+        () = hung_up => debug!("a client has hung up"),
     }
 }
 
@@ -155,7 +165,13 @@ mod tests {
         let app = Router::new().route("/", get(answer));
         let (client, server) = duplex(4 << 10);
         let graceful = GracefulShutdown::new();
-        let served = tokio::spawn(serve(server, app, settings, graceful.watcher()));
+        let served = tokio::spawn(serve(
+            server,
+            std::future::pending(),
+            app,
+            settings,
+            graceful.watcher(),
+        ));
         (
             client,
             Served {

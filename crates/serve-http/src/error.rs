@@ -137,6 +137,32 @@ pub enum Problem {
         /// What the client declared.
         given: String,
     },
+    /// A header without which, or with which, a request could be read in two ways.
+    #[error("the header {name}: {cause}")]
+    Header {
+        /// The header.
+        name: &'static str,
+        /// What is wrong with it.
+        cause: &'static str,
+    },
+    /// A path that is no text.
+    #[error("the path is not percent-encoded UTF-8")]
+    Path,
+    /// A `Host` that this server does not go by.
+    #[error("this server is not called {host:?}; `allowed_hosts` lists the names that it goes by")]
+    HostForbidden {
+        /// What the client called it.
+        host: String,
+    },
+    /// A body that would have to be decoded.
+    #[error("a body with a Content-Encoding is not read here; send it as it is")]
+    ContentCoding,
+    /// A transfer coding beside `chunked`.
+    #[error("the only Transfer-Encoding is chunked")]
+    TransferCoding,
+    /// An expectation that nobody knows.
+    #[error("the only expectation that is met is 100-continue")]
+    Expectation,
     /// The body is longer than the server reads.
     #[error("the body is longer than {max} bytes")]
     TooLarge {
@@ -262,6 +288,17 @@ impl Problem {
             Self::MediaType { .. } => {
                 invalid(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type")
             }
+            Self::Header { .. } => bad_request("invalid_header"),
+            Self::Path => bad_request("invalid_path"),
+            Self::HostForbidden { .. } => invalid(StatusCode::FORBIDDEN, "host_not_allowed"),
+            Self::ContentCoding => invalid(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "unsupported_content_encoding",
+            ),
+            Self::TransferCoding => {
+                invalid(StatusCode::NOT_IMPLEMENTED, "unsupported_transfer_encoding")
+            }
+            Self::Expectation => invalid(StatusCode::EXPECTATION_FAILED, "expectation_failed"),
             Self::SlowBody { .. } => invalid(StatusCode::REQUEST_TIMEOUT, "body_timeout"),
             Self::BodiesFull { .. } => full("overloaded"),
             Self::TooManyConnections { .. } => full("too_many_connections"),

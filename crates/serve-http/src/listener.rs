@@ -1,29 +1,43 @@
 //! The app on a socket, from the first connection to the drained end.
 
+use std::fs::File;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
-use axum::serve::Listener;
+use axum::middleware;
 use hyper_util::server::graceful::GracefulShutdown;
-use tokio::net::TcpListener;
+use socket2::{SockRef, TcpKeepalive};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
 use crate::connection;
+use crate::hangup::Socket;
 use crate::lifecycle::State;
+use crate::metrics::Metrics;
 use crate::router::{crowded, router};
 use crate::service::Service;
 use crate::settings::ConnectionSettings;
+use crate::strict::strict;
+
+/// A host that has vanished without a word is noticed after 90 s.
+const KEEP_ALIVE_AFTER: Duration = Duration::from_secs(60);
+const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(10);
+const KEEP_ALIVE_TRIES: u32 = 3;
+
+/// The want of file descriptors is logged at most so often.
+const TELL_EVERY: Duration = Duration::from_secs(10);
+
+/// Between two tries to accept where not even one descriptor is spare.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// How long finished answers may take to leave once the last request has ended.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Connections beyond those that may be, which get 503; still more are closed without a response.
-const SURPLUS_MAX: usize = 64;
-
-/// How long one of them may take for its headers, and for the answer.
+/// How long a connection beyond those that may be may take for its headers, and for the answer.
 const SURPLUS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Serves `service` on `listener` until `shutdown` completes, then drains: new requests are refused
@@ -35,7 +49,7 @@ const SURPLUS_TIMEOUT: Duration = Duration::from_secs(2);
 /// When the listener breaks.
 pub async fn run(
     service: Arc<Service>,
-    mut listener: TcpListener,
+    listener: TcpListener,
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
     let doors = Doors::of(&service);
@@ -45,21 +59,28 @@ pub async fn run(
         service.drain().await;
     };
     let mut drained = std::pin::pin!(drained);
+    let mut gate = Gate::new();
     loop {
-        // It goes on after errors, which are those of single connections or pass.
-        let (socket, _) = tokio::select! {
-            accepted = Listener::accept(&mut listener) => accepted,
+        let socket = tokio::select! {
+            socket = gate.accept(&listener, service.metrics()) => socket,
             () = &mut drained => break,
         };
         let Some(door) = doors.open() else {
             service.metrics().connection_dropped();
             continue;
         };
-        // A token is a small packet, and it must not wait for the one after it.
-        if let Err(error) = socket.set_nodelay(true) {
-            warn!(%error, "TCP_NODELAY could not be set");
+        if let Err(error) = prepare(&socket) {
+            warn!(%error, "a connection's options could not be set");
         }
-        let served = connection::serve(socket, door.app, door.settings, connections.watcher());
+        let socket = Socket::new(socket);
+        let hung_up = socket.clone().hung_up();
+        let served = connection::serve(
+            socket,
+            hung_up,
+            door.app,
+            door.settings,
+            connections.watcher(),
+        );
         let counted = service.metrics().connected();
         tokio::spawn(async move {
             served.await;
@@ -76,6 +97,74 @@ pub async fn run(
     service.lifecycle().advance(State::Stopped);
     info!("stopped");
     Ok(())
+}
+
+fn prepare(socket: &TcpStream) -> io::Result<()> {
+    // A token is a small packet, and it must not wait for the one after it.
+    socket.set_nodelay(true)?;
+    let probes = TcpKeepalive::new()
+        .with_time(KEEP_ALIVE_AFTER)
+        .with_interval(KEEP_ALIVE_EVERY)
+        .with_retries(KEEP_ALIVE_TRIES);
+    SockRef::from(socket).set_tcp_keepalive(&probes)
+}
+
+/// Accepts connections, also when there are no file descriptors left.
+struct Gate {
+    /// A descriptor to accept a connection with that is closed at once, so that its client knows.
+    spare: Option<File>,
+    /// When the want of descriptors was last logged.
+    told: Option<Instant>,
+}
+
+impl Gate {
+    fn new() -> Self {
+        Self {
+            spare: spare(),
+            told: None,
+        }
+    }
+
+    /// The next connection. Errors are those of single connections, or pass.
+    async fn accept(&mut self, listener: &TcpListener, metrics: &Metrics) -> TcpStream {
+        loop {
+            match listener.accept().await {
+                Ok((socket, _)) => return socket,
+                Err(error) if is_of_the_client(&error) => {}
+                Err(error) => {
+                    if self.told.is_none_or(|told| told.elapsed() >= TELL_EVERY) {
+                        self.told = Some(Instant::now());
+                        warn!(%error, "connections are closed unserved; more open files would help");
+                    }
+                    if self.spare.take().is_some() {
+                        // The descriptor that has just been freed; what waits is closed with it.
+                        if let Ok(Ok(unserved)) = timeout(Duration::ZERO, listener.accept()).await {
+                            drop(unserved);
+                            metrics.connection_dropped();
+                        }
+                        self.spare = spare();
+                    } else {
+                        sleep(PAUSE).await;
+                        self.spare = spare();
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn spare() -> Option<File> {
+    File::open("/dev/null").ok()
+}
+
+/// The connection was gone before it was accepted.
+fn is_of_the_client(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionRefused
+    )
 }
 
 /// The ways in: one for as many connections as may be, and a narrow one beside it, so that one too
@@ -98,24 +187,26 @@ impl Doors {
             0 => Semaphore::MAX_PERMITS,
             max => max as usize,
         };
+        let strictly =
+            |app: Router| app.layer(middleware::from_fn_with_state(Arc::clone(service), strict));
         let at_most = |limit: Option<Duration>| {
             Some(limit.map_or(SURPLUS_TIMEOUT, |limit| limit.min(SURPLUS_TIMEOUT)))
         };
         Self {
             wide: Door {
-                app: router(Arc::clone(service)),
+                app: strictly(router(Arc::clone(service))),
                 settings,
                 place: Arc::new(Semaphore::new(max)),
             },
             narrow: Door {
-                app: crowded(Arc::clone(service)),
+                app: strictly(crowded(Arc::clone(service))),
                 settings: ConnectionSettings {
                     header_timeout: at_most(settings.header_timeout),
                     keep_alive_timeout: at_most(settings.keep_alive_timeout),
                     write_timeout: at_most(settings.write_timeout),
                     ..settings
                 },
-                place: Arc::new(Semaphore::new(SURPLUS_MAX)),
+                place: Arc::new(Semaphore::new(settings.surplus_max as usize)),
             },
         }
     }

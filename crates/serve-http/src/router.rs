@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State as Shared};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
@@ -15,6 +16,7 @@ use tracing::Instrument;
 use crate::api::{
     ChatRequest, CompletionRequest, Endpoint, Header, ModelList, ModelObject, Options,
 };
+use crate::cors;
 use crate::error::{ForCapacity, Problem};
 use crate::generate::Generation;
 use crate::idempotency::{self, BodyHash};
@@ -38,8 +40,22 @@ pub(crate) fn crowded(service: Arc<Service>) -> Router {
     over(service, paths().layer(refuse))
 }
 
-fn paths() -> Router<Arc<Service>> {
+/// Health checks and metrics alone.
+pub(crate) fn health_paths(service: Arc<Service>) -> Router {
+    over(service, watched().fallback(not_found))
+}
+
+/// What is asked by those that watch the server.
+fn watched() -> Router<Arc<Service>> {
     Router::new()
+        .route("/metrics", get(metrics))
+        .route("/health", get(ready))
+        .route("/health/live", get(live))
+        .route("/health/ready", get(ready))
+}
+
+fn paths() -> Router<Arc<Service>> {
+    watched()
         .route("/", get(page))
         .route("/v1/chat/completions", post(generate::<ChatRequest>))
         .route("/v1/completions", post(generate::<CompletionRequest>))
@@ -47,22 +63,24 @@ fn paths() -> Router<Arc<Service>> {
         .route("/v1/models/{*name}", get(model))
         .route("/v1/requests/{id}/cancel", post(cancel))
         .route("/v1/config", get(config))
-        .route("/metrics", get(metrics))
-        .route("/health", get(ready))
-        .route("/health/live", get(live))
-        .route("/health/ready", get(ready))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
 }
 
 fn over(service: Arc<Service>, paths: Router<Arc<Service>>) -> Router {
-    paths
+    let origins = &service.settings().cors_origins;
+    let cors = (!origins.is_empty()).then(|| cors::layer(origins));
+    let router = paths
         .layer(middleware::map_response_with_state(
             Arc::clone(&service),
             capacity_status,
         ))
         .layer(middleware::from_fn(request_id::attach))
-        .with_state(service)
+        .with_state(service);
+    match cors {
+        Some(cors) => router.layer(cors),
+        None => router,
+    }
 }
 
 async fn refuse_surplus(
@@ -251,9 +269,10 @@ async fn models(
 
 async fn model(
     Shared(service): Shared<Arc<Service>>,
-    Path(name): Path<String>,
+    name: Result<Path<String>, PathRejection>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
+    let Path(name) = name.map_err(|_| Problem::Path)?;
     service.settings().keys.identify(&headers)?;
     let serving = service.serving()?;
     if name != serving.name() {
@@ -273,9 +292,10 @@ fn described(serving: &ServedModel) -> ModelObject<'_> {
 /// end is the same as that of a client that goes away.
 async fn cancel(
     Shared(service): Shared<Arc<Service>>,
-    Path(id): Path<String>,
+    id: Result<Path<String>, PathRejection>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
+    let Path(id) = id.map_err(|_| Problem::Path)?;
     let identity = service.settings().keys.identify(&headers)?;
     // Also while the server drains: a cancellation helps it to end.
     let serving = service.running()?;

@@ -10,6 +10,8 @@ use serve_sched::admit::QUEUE_CAP;
 use serve_sched::settings::CLASSES;
 
 use crate::auth::Keys;
+use crate::cors::Origin;
+use crate::strict::AllowedHosts;
 
 /// What the edge itself can be told.
 #[derive(Clone, Debug)]
@@ -32,6 +34,10 @@ pub struct EdgeSettings {
     pub idempotency_bytes_max: usize,
     /// The status of a refusal for want of capacity.
     pub capacity_status: CapacityStatus,
+    /// By which names it is called; others are refused with 403.
+    pub allowed_hosts: AllowedHosts,
+    /// Web pages of which origins may use the API.
+    pub cors_origins: Vec<Origin>,
     /// The names of the classes, the highest first.
     pub classes: Vec<String>,
     /// Who is let in.
@@ -77,6 +83,8 @@ impl fmt::Debug for LinesLost {
 pub struct ConnectionSettings {
     /// Connections at most.
     pub connections_max: u32,
+    /// Connections beyond those, which get 503; still more are closed without a response.
+    pub surplus_max: u32,
     /// From the first byte of a request, or a new connection, to the last of the headers.
     pub header_timeout: Option<Duration>,
     /// From the headers to the last byte of the body.
@@ -95,6 +103,7 @@ impl Default for ConnectionSettings {
     fn default() -> Self {
         Self {
             connections_max: 8_192,
+            surplus_max: 64,
             header_timeout: Some(Duration::from_secs(10)),
             body_timeout: Some(Duration::from_secs(30)),
             keep_alive_timeout: Some(Duration::from_secs(75)),
@@ -135,6 +144,8 @@ impl Default for EdgeSettings {
             idempotency_ttl: Duration::from_secs(600),
             idempotency_bytes_max: 64 << 20,
             capacity_status: CapacityStatus::default(),
+            allowed_hosts: AllowedHosts::Any,
+            cors_origins: Vec::new(),
             classes: CLASSES.usual(),
             keys: Keys::default(),
             log_lines_lost: LinesLost::default(),

@@ -208,3 +208,108 @@ fn the_help_documents_exit_codes_and_variables() {
         assert!(help.contains(text), "{help}");
     }
 }
+
+/// A page whose name leads to this machine now is known by the name that it calls the server.
+#[tokio::test]
+async fn without_keys_a_loopback_address_goes_by_local_names_alone() {
+    let status = async |process: &Process, host: &str| {
+        let client = reqwest::Client::new();
+        let request = client.get(process.url("/v1/models")).header("host", host);
+        request.send().await.unwrap().status().as_u16()
+    };
+    let process = Process::start(FAST);
+    assert_eq!(status(&process, "localhost:1").await, 200);
+    assert_eq!(status(&process, "evil.example").await, 403);
+    let process = Process::start(&[FAST, &["--allowed-hosts", "my.host"]].concat());
+    assert_eq!(status(&process, "my.host").await, 200);
+    assert_eq!(status(&process, "evil.example").await, 403);
+}
+
+#[tokio::test]
+async fn health_can_have_an_address_of_its_own() {
+    let free = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let process = Process::start(&[FAST, &["--health-address", &free.to_string()]].concat());
+    for (path, status) in [
+        ("/health", 200),
+        ("/health/live", 200),
+        ("/metrics", 200),
+        ("/v1/models", 404),
+    ] {
+        let answer = reqwest::get(format!("http://{free}{path}")).await.unwrap();
+        assert_eq!(answer.status(), status, "{path}");
+    }
+    drop(process);
+}
+
+#[tokio::test]
+async fn web_pages_of_listed_origins_may_use_the_api() {
+    let process = Process::start(&[FAST, &["--cors-origins", "https://a.example"]].concat());
+    let client = reqwest::Client::new();
+    for (origin, allowed) in [("https://a.example", true), ("https://b.example", false)] {
+        let preflight = client
+            .request(
+                reqwest::Method::OPTIONS,
+                process.url("/v1/chat/completions"),
+            )
+            .header("origin", origin)
+            .header("access-control-request-method", "POST")
+            .header(
+                "access-control-request-headers",
+                "authorization,content-type",
+            );
+        let get = client
+            .get(process.url("/v1/models"))
+            .header("origin", origin);
+        for request in [preflight, get] {
+            let answer = request.send().await.unwrap();
+            let seen = answer.headers().get("access-control-allow-origin");
+            assert_eq!(
+                seen.is_some_and(|seen| seen == origin),
+                allowed,
+                "{answer:?}"
+            );
+        }
+    }
+}
+
+/// Few files may be open: the number of connections is lowered, and health checks are answered.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_fit_below_the_limit_on_open_files() {
+    let mut process = Process::start_with_files(64, FAST);
+    let address = process.address().trim_start_matches("http://").to_owned();
+    let idle: Vec<_> = (0..100)
+        .map(|_| std::net::TcpStream::connect(&address).unwrap())
+        .collect();
+    let client = reqwest::Client::new();
+    let asked = std::time::Instant::now();
+    let mut answered = 0;
+    while answered == 0 {
+        // The one in the narrow way in may be out of luck while the idle ones are in it.
+        let answer = client.get(process.url("/health")).send().await;
+        answered += u32::from(answer.is_ok_and(|answer| answer.status() == 200));
+        assert!(
+            asked.elapsed().as_secs() < 60,
+            "no health check was answered"
+        );
+    }
+    let metrics = client.get(process.url("/metrics")).send().await;
+    if let Ok(metrics) = metrics {
+        let text = metrics.text().await.unwrap();
+        assert!(
+            !text.contains("serve_connections_dropped_total 0\n"),
+            "{text}"
+        );
+    }
+    drop(idle);
+    process.signal("TERM");
+    let ended = process.wait();
+    assert_eq!(ended.status.code(), Some(0));
+    assert!(
+        ended.stderr.contains("32 connections at most and not 8192"),
+        "{}",
+        ended.stderr
+    );
+}

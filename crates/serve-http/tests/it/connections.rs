@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::metrics::Scrape;
-use crate::support::{LIMITS, Script, Server, serving};
+use crate::support::{LIMITS, Script, Server, Word, serving};
 
 /// A server on a port of its own.
 struct Port {
@@ -248,5 +248,139 @@ async fn a_connection_that_is_reset_takes_its_request_with_it() {
     }
     let cancelled = "serve_requests_ended_total{end=\"cancelled\"}";
     assert_eq!(Scrape::of(&port.server).await.get(cancelled), 2.0);
+    port.stop().await;
+}
+
+/// An early answer, whose client sends on before it reads.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_early_answer_reaches_a_client_that_still_sends() {
+    const BYTES: usize = 20 << 20;
+    let port = Port::open(Script::saying("x"), ConnectionSettings::default()).await;
+    let heads = [
+        (
+            "POST /v1/completions",
+            "content-type: application/json",
+            "413",
+        ),
+        ("POST /v1/nothing", "content-type: application/json", "404"),
+        ("POST /v1/completions", "content-type: text/plain", "415"),
+        ("PUT /v1/completions", "content-type: text/plain", "405"),
+    ];
+    for (target, head, status) in heads {
+        for chunked in [false, true] {
+            let mut socket = port.connect().await;
+            let length = match chunked {
+                true => "transfer-encoding: chunked".to_owned(),
+                false => format!("content-length: {BYTES}"),
+            };
+            let head = format!("{target} HTTP/1.1\r\nhost: x\r\n{head}\r\n{length}\r\n\r\n");
+            socket.write_all(head.as_bytes()).await.unwrap();
+            let part = vec![b'x'; 1 << 20];
+            for _ in 0..BYTES / part.len() {
+                if chunked {
+                    socket
+                        .write_all(format!("{:x}\r\n", part.len()).as_bytes())
+                        .await
+                        .unwrap();
+                }
+                socket.write_all(&part).await.unwrap();
+                if chunked {
+                    socket.write_all(b"\r\n").await.unwrap();
+                }
+            }
+            if chunked {
+                socket.write_all(b"0\r\n\r\n").await.unwrap();
+            }
+            let mut seen = [0; 12];
+            socket.read_exact(&mut seen).await.unwrap();
+            let seen = String::from_utf8_lossy(&seen).into_owned();
+            assert_eq!(seen, format!("HTTP/1.1 {status}"), "{target} {chunked}");
+        }
+    }
+    port.stop().await;
+}
+
+/// hyper stops looking while something unread lies in between.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_sent_a_byte_too_many_and_left_is_missed() {
+    for (stream, extra) in [
+        (false, "\r\n"),
+        (true, "\r\n"),
+        (false, "GET /health HTTP/1.1\r\nhost: x\r\n\r\n"),
+    ] {
+        let (script, words) = Script::saying("a long answer").gated();
+        // The first request of the server's own.
+        words.send(Word::Run).unwrap();
+        words.send(Word::Run).unwrap();
+        let port = Port::open(script, ConnectionSettings::default()).await;
+        let mut socket = port.connect().await;
+        let body = json!({"prompt": "x", "max_tokens": 5, "stream": stream}).to_string();
+        socket.write_all(ask(&body).as_bytes()).await.unwrap();
+        socket.write_all(extra.as_bytes()).await.unwrap();
+        while Scrape::of(&port.server)
+            .await
+            .get("serve_requests_in_flight")
+            == 0.0
+        {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        drop(socket);
+        port.until_open(0.0).await;
+        while Scrape::of(&port.server)
+            .await
+            .get("serve_requests_in_flight")
+            != 0.0
+        {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        drop(words);
+        port.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_proper_request_is_answered_by_the_error_object() {
+    let port = Port::open(Script::saying("x"), ConnectionSettings::default()).await;
+    let table = [
+        ("GET /v1/models HTTP/1.1\r\n", "400", "invalid_header"),
+        (
+            "GET /v1/models HTTP/1.1\r\nhost: a\r\nhost: b\r\n",
+            "400",
+            "invalid_header",
+        ),
+        (
+            "GET /v1/models/%ff HTTP/1.1\r\nhost: a\r\n",
+            "400",
+            "invalid_path",
+        ),
+        (
+            "POST /v1/requests/%ff/cancel HTTP/1.1\r\nhost: a\r\n",
+            "400",
+            "invalid_path",
+        ),
+        (
+            "GET /v1/models HTTP/1.1\r\nhost: a\r\nexpect: 200-maybe\r\n",
+            "417",
+            "expectation_failed",
+        ),
+        (
+            "POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-encoding: gzip\r\ncontent-length: 0\r\n",
+            "415",
+            "unsupported_content_encoding",
+        ),
+    ];
+    for (head, status, code) in table {
+        let mut socket = port.connect().await;
+        let text = format!("{head}connection: close\r\n\r\n");
+        socket.write_all(text.as_bytes()).await.unwrap();
+        let answer = rest(socket).await;
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status}")),
+            "{head}: {answer}"
+        );
+        let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+        let body: serde_json::Value = serde_json::from_str(body).unwrap();
+        assert_eq!(body["error"]["code"], code, "{head}");
+    }
     port.stop().await;
 }

@@ -36,6 +36,15 @@ impl Process {
         Self::spawn_with(&args, &[], Stdio::piped(), stderr).banner()
     }
 
+    /// The same where so many files may be open.
+    pub(crate) fn start_with_files(files: u32, args: &[&str]) -> Self {
+        let script = format!("ulimit -n {files}; exec \"$0\" \"$@\"");
+        let mut command = Command::new("sh");
+        command.args(["-c", &script, env!("CARGO_BIN_EXE_serve"), "--port", "0"]);
+        command.args(args);
+        Self::run_command(command, &[], Stdio::piped(), Stdio::piped()).banner()
+    }
+
     fn banner(self) -> Self {
         let mut process = self;
         loop {
@@ -67,6 +76,16 @@ impl Process {
         stderr: Stdio,
     ) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_serve"));
+        command.args(args);
+        Self::run_command(command, variables, stdout, stderr)
+    }
+
+    fn run_command(
+        mut command: Command,
+        variables: &[(&str, &str)],
+        stdout: Stdio,
+        stderr: Stdio,
+    ) -> Self {
         // Variables of the shell that runs the tests must not reach the child.
         for (name, _) in std::env::vars() {
             if name.starts_with("SERVE_") || name.starts_with("HF_") {
@@ -75,7 +94,6 @@ impl Process {
         }
         command.envs(variables.iter().copied());
         let mut child = command
-            .args(args)
             .stdin(Stdio::null())
             .stdout(stdout)
             .stderr(stderr)

@@ -201,6 +201,7 @@ async fn mangled_headers_never_get_more_than_an_answer() {
     let mut rng = Rng::new(7);
     for case in 0..1_000 {
         let mut request = Request::post(COMPLETION).header("content-type", "application/json");
+        let mut is_short = false;
         for (name, value) in good {
             let mut value = value.to_vec();
             if rng.below(3) == 0 {
@@ -212,12 +213,14 @@ async fn mangled_headers_never_get_more_than_an_answer() {
                     _ => value.truncate(at),
                 }
             }
+            // A few milliseconds can be too few.
+            is_short |= name == "x-request-timeout-ms" && value.len() < 5;
             request = request.header(name, value);
         }
         let answer = send(&server, request, json!({"prompt": "x"})).await;
         let status = answer.status.as_u16();
         assert!(
-            matches!(status, 200 | 400 | 401 | 403),
+            matches!(status, 200 | 400 | 401 | 403) || is_short && status == 504,
             "case {case}: {status}"
         );
     }

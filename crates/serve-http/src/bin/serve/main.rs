@@ -17,7 +17,7 @@ use std::thread;
 use std::time::Duration;
 
 use serve_core::Span;
-use serve_http::{CapacityStatus, EdgeSettings, Service, run};
+use serve_http::{CapacityStatus, EdgeSettings, Service, run, serve_health};
 use serve_sched::admit::QUEUE_CAP;
 use serve_sched::settings::{CLASSES, QUEUE_TIMEOUT, REQUEST_TIMEOUT, Setting};
 use tokio::net::{TcpListener, lookup_host};
@@ -62,14 +62,16 @@ fn ended(console: &Console) -> i32 {
     };
     let done = match cli.command {
         Some(Command::HashKey) => hash_key::run(),
-        None => {
-            prepare(&cli, console).and_then(|runtime| runtime.block_on(serve(cli, console.clone())))
-        }
+        None => start(cli, console),
     };
     match done {
         Ok(()) => failure::OK,
         Err(failure) => failed(console, &failure),
     }
+}
+
+fn start(mut cli: Cli, console: &Console) -> Result<(), Failure> {
+    prepare(&mut cli, console)?.block_on(serve(cli, console.clone()))
 }
 
 fn failed(console: &Console, failure: &Failure) -> i32 {
@@ -78,11 +80,19 @@ fn failed(console: &Console, failure: &Failure) -> i32 {
 }
 
 /// What has to be right before anything is started.
-fn prepare(cli: &Cli, console: &Console) -> Result<tokio::runtime::Runtime, Failure> {
+fn prepare(cli: &mut Cli, console: &Console) -> Result<tokio::runtime::Runtime, Failure> {
     Log::start(&cli.log, cli.log_format, console)?;
     // Each connection is an open file, and the usual limit is lower than that on connections.
-    if let Err(error) = rlimit::increase_nofile_limit(u64::MAX) {
-        tracing::warn!(%error, "the limit on open files could not be raised");
+    match rlimit::increase_nofile_limit(u64::MAX) {
+        Ok(files_max) => {
+            if let Some(asked) = cli.network.fit_files(files_max) {
+                let connections = cli.network.connections_max;
+                tracing::warn!(
+                    "{files_max} files may be open, so {connections} connections at most and not {asked}"
+                );
+            }
+        }
+        Err(error) => tracing::warn!(%error, "the limit on open files could not be raised"),
     }
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -97,7 +107,15 @@ async fn serve(cli: Cli, console: Console) -> Result<(), Failure> {
         Signals::listen(console.clone(), patience).map_err(Failure::Runtime)?;
     let listener = listen(&cli).await?;
     let address = listener.local_addr().map_err(Failure::Runtime)?;
-    let service = Service::new(edge(&cli, &console)?);
+    let service = Service::new(edge(&cli, &console, address)?);
+    if let Some(address) = cli.network.health_address {
+        let listener = std::net::TcpListener::bind(address).map_err(|cause| Failure::Listen {
+            host: address.ip().to_string(),
+            port: address.port(),
+            cause,
+        })?;
+        serve_health(Arc::clone(&service), listener).map_err(Failure::Runtime)?;
+    }
 
     let stop = async move {
         // The thread that sends does so before it ends.
@@ -135,7 +153,7 @@ async fn serve(cli: Cli, console: Console) -> Result<(), Failure> {
 }
 
 /// What the edge is told.
-fn edge(cli: &Cli, console: &Console) -> Result<EdgeSettings, Failure> {
+fn edge(cli: &Cli, console: &Console, address: SocketAddr) -> Result<EdgeSettings, Failure> {
     let requests = &cli.requests;
     let settings = cli.settings();
     let limit = |time: &Setting<Span>| {
@@ -155,6 +173,10 @@ fn edge(cli: &Cli, console: &Console) -> Result<EdgeSettings, Failure> {
             settings::CapacityStatus::Unavailable => CapacityStatus::Unavailable,
             settings::CapacityStatus::TooMany => CapacityStatus::TooManyRequests,
         },
+        allowed_hosts: cli
+            .network
+            .hosts(cli.keys.is_empty() && address.ip().is_loopback()),
+        cors_origins: cli.network.cors_origins.clone(),
         classes: settings.get(&CLASSES),
         keys: Tenants::of(cli)?.keys,
         log_lines_lost: console.lines_lost(),
