@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use axum::http::{HeaderMap, header};
 use serve_core::{Class, TenantId};
@@ -73,13 +74,31 @@ pub struct Identity {
 /// The keys that are let in. None at all lets everybody in, as the anonymous tenant and in any
 /// class.
 #[derive(Clone, Debug, Default)]
-pub struct Keys(Vec<(KeyHash, Identity)>);
+pub struct Keys(Vec<Key>);
+
+/// One of them.
+#[derive(Clone, Debug)]
+struct Key {
+    name: Arc<str>,
+    hash: KeyHash,
+    identity: Identity,
+}
 
 impl Keys {
-    /// Lets a key in.
+    /// Lets a key in that has no name.
     #[must_use]
-    pub fn with(mut self, hash: KeyHash, identity: Identity) -> Self {
-        self.0.push((hash, identity));
+    pub fn with(self, hash: KeyHash, identity: Identity) -> Self {
+        self.with_named("", hash, identity)
+    }
+
+    /// Lets a key in that is called `name` in the log.
+    #[must_use]
+    pub fn with_named(mut self, name: &str, hash: KeyHash, identity: Identity) -> Self {
+        self.0.push(Key {
+            name: name.into(),
+            hash,
+            identity,
+        });
         self
     }
 
@@ -94,8 +113,24 @@ impl Keys {
     ///
     /// [`Problem::Unauthorized`] when keys are configured and the header holds none of them.
     pub fn identify(&self, headers: &HeaderMap) -> Result<Identity, Problem> {
+        let key = self.find(headers)?;
+        Ok(key.map(|key| key.identity).unwrap_or_default())
+    }
+
+    /// The name of the key in a request's `Authorization` header; none where everybody is let in.
+    ///
+    /// # Errors
+    ///
+    /// As [`identify`](Self::identify).
+    pub fn name(&self, headers: &HeaderMap) -> Result<Option<&str>, Problem> {
+        let key = self.find(headers)?;
+        Ok(key.map(|key| &*key.name))
+    }
+
+    /// The key of a request, or none where everybody is let in.
+    fn find(&self, headers: &HeaderMap) -> Result<Option<&Key>, Problem> {
         if self.is_empty() {
-            return Ok(Identity::default());
+            return Ok(None);
         }
         let Some(value) = headers.get(header::AUTHORIZATION) else {
             return Err(Problem::Unauthorized("the Authorization header is missing"));
@@ -107,12 +142,14 @@ impl Keys {
         };
         let asked = KeyHash::of(key);
         let mut found = None;
-        for (known, identity) in &self.0 {
-            if bool::from(known.0.ct_eq(&asked.0)) {
-                found = Some(*identity);
+        for known in &self.0 {
+            if bool::from(known.hash.0.ct_eq(&asked.0)) {
+                found = Some(known);
             }
         }
-        found.ok_or(Problem::Unauthorized("the API key is not known here"))
+        found
+            .map(Some)
+            .ok_or(Problem::Unauthorized("the API key is not known here"))
     }
 }
 

@@ -1,7 +1,6 @@
 //! `x-request-id` on every answer and every log line: the client's own if it sent a usable one, else
 //! a fresh one.
 
-use std::hash::{BuildHasher, RandomState};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,8 +8,9 @@ use axum::extract::Request;
 use axum::http::{HeaderName, HeaderValue};
 use axum::middleware::Next;
 use axum::response::Response;
-use serve_core::rng::mix2;
 use tracing::{Instrument, info_span};
+
+use crate::secret_ids::SecretIds;
 
 const NAME: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -39,9 +39,9 @@ fn is_usable(id: &HeaderValue) -> bool {
 }
 
 fn fresh() -> HeaderValue {
-    static BOOT: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(0));
+    static IDS: LazyLock<SecretIds> = LazyLock::new(SecretIds::default);
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    let id = format!("req-{:016x}", mix2(*BOOT, count));
+    let id = format!("req-{:016x}", IDS.of(count));
     HeaderValue::try_from(id).unwrap_or_else(|_| HeaderValue::from_static("req-unknown"))
 }

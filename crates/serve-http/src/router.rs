@@ -9,7 +9,7 @@ use axum::middleware::{self, Next};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use serde_json::json;
+use serde_json::{Value, json};
 use serve_core::Span;
 use tracing::Instrument;
 
@@ -309,8 +309,13 @@ async fn config(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let settings = service.settings();
-    settings.keys.identify(&headers)?;
-    Ok(Json(settings.shown.clone()).into_response())
+    let own = settings.keys.name(&headers)?;
+    let mut shown = settings.shown.clone();
+    // A key is told of itself and of no other.
+    if let Some(keys) = shown.get_mut("keys").and_then(Value::as_array_mut) {
+        keys.retain(|key| key.get("name").and_then(Value::as_str) == own);
+    }
+    Ok(Json(shown).into_response())
 }
 
 /// What is counted and measured. It names no tenant and no request, and needs no key.

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use serve_core::rng::mix2;
 use serve_core::{Request, Span, TenantId, Time, TokenId};
 
 use crate::api::{ChatRequest, CompletionRequest, Endpoint, Header, Options, Prompt};
@@ -11,6 +10,7 @@ use crate::error::Problem;
 use crate::generate::{Generation, Piece};
 use crate::metrics::Metrics;
 use crate::names::{Name, Names};
+use crate::secret_ids::SecretIds;
 use crate::stop::StopMatcher;
 use crate::telemetry::RequestLog;
 use crate::terms::Terms;
@@ -25,17 +25,17 @@ pub struct ServedModel {
     worker: Worker,
     names: Arc<Names>,
     metrics: Arc<Metrics>,
-    boot: u64,
+    ids: SecretIds,
 }
 
 impl ServedModel {
-    /// `boot` makes ids and default seeds differ from those of the process before.
+    /// `ids` makes ids and default seeds, so that they differ from those of the process before.
     pub(crate) fn new(
         name: String,
         text: Arc<dyn Text>,
         worker: Worker,
         metrics: Arc<Metrics>,
-        boot: u64,
+        ids: SecretIds,
     ) -> Self {
         Self {
             name,
@@ -44,7 +44,7 @@ impl ServedModel {
             worker,
             names: Arc::default(),
             metrics,
-            boot,
+            ids,
         }
     }
 
@@ -147,7 +147,7 @@ impl ServedModel {
     fn start(&self, job: Job, options: Options) -> Result<(Header, Generation), Problem> {
         let output_tokens_max = self.output_tokens_max(&job, &options)?;
         let id = self.worker.next_id();
-        let unique = mix2(self.boot, id.get());
+        let unique = self.ids.of(id.get());
         let sampling = options.sampling.over(&self.text.sampling(), unique)?;
         let Terms {
             tenant,

@@ -1,6 +1,5 @@
 //! The server's state, from an open port without a model to a drained one.
 
-use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -14,6 +13,7 @@ use crate::error::Problem;
 use crate::idempotency::Answers;
 use crate::lifecycle::{Lifecycle, State};
 use crate::metrics::{Metrics, Snapshot};
+use crate::secret_ids::SecretIds;
 use crate::served_model::ServedModel;
 use crate::settings::EdgeSettings;
 use crate::text::Text;
@@ -58,8 +58,7 @@ pub struct Service {
     answers: Arc<Answers>,
     metrics: Arc<Metrics>,
     bodies: Bodies,
-    /// Makes ids and default seeds differ from those of the process before.
-    boot: u64,
+    ids: SecretIds,
 }
 
 /// The name of a ready server that has work and ends no step.
@@ -76,7 +75,7 @@ impl Service {
             lifecycle: Arc::default(),
             serving: OnceLock::new(),
             metrics: Metrics::new(),
-            boot: RandomState::new().hash_one(0),
+            ids: SecretIds::default(),
         })
     }
 
@@ -142,7 +141,7 @@ impl Service {
             Arc::clone(&self.metrics),
         )?;
         let metrics = Arc::clone(&self.metrics);
-        let serving = ServedModel::new(loaded.name, loaded.text, worker, metrics, self.boot);
+        let serving = ServedModel::new(loaded.name, loaded.text, worker, metrics, self.ids.clone());
         serving.warm_up().await.map_err(LaunchError::WarmUp)?;
         serving.worker().forget_pace();
         self.serving.set(serving).map_err(|_| LaunchError::Twice)?;

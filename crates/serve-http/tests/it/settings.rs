@@ -52,7 +52,9 @@ async fn the_effective_settings_are_shown_and_no_secret_is_among_them() {
     let text = format!(
         "backend = \"mock\"\nmax_batch = 3\nqueue_cap = 7\norder = \"fair-tenants\"\nprefix_cache = false\n\
          class_queue_cap = {{ free = 5 }}\n\
-         [[keys]]\nname = \"shop\"\nsha256 = \"{hash}\"\nclass = \"paid\"\nweight = 4\n"
+         [[keys]]\nname = \"shop\"\nsha256 = \"{hash}\"\nclass = \"paid\"\nweight = 4\n\
+         [[keys]]\nname = \"other\"\nsha256 = \"{}\"\n",
+        "0".repeat(64)
     );
     let file = File::of("shown", &text);
     let variables = [("SERVE_QUEUE_CAP", "8"), ("SERVE_MAX_BATCH", "4")];
@@ -63,7 +65,7 @@ async fn the_effective_settings_are_shown_and_no_secret_is_among_them() {
         "queue_cap 8",
         "class_queue_cap free=5",
         "prefix_cache false",
-        "1 API keys",
+        "2 API keys",
         "Authorization: Bearer $KEY",
     ] {
         assert!(process.banner.contains(says), "{}", process.banner);
@@ -90,6 +92,11 @@ async fn the_effective_settings_are_shown_and_no_secret_is_among_them() {
     }
     assert_eq!(shown["keys"][0]["name"], "shop");
     assert_eq!(shown["keys"][0]["weight"], 4);
+    assert_eq!(
+        shown["keys"].as_array().unwrap().len(),
+        1,
+        "of other keys nothing is told"
+    );
 
     let body = json!({"prompt": "x", "max_tokens": 2});
     let ask = client.post(process.url("/v1/completions")).json(&body);
@@ -290,7 +297,7 @@ fn settings_that_cannot_be_meant_end_the_start_with_their_names() {
     let table: &[(&[&str], &str)] = &[
         (
             &["--config", unknown.path()],
-            "max_bacth is not a setting; known are ",
+            "max_bacth is not a setting; did you mean max_batch?",
         ),
         (&["--config", broken.path()], "line 1"),
         (
@@ -353,6 +360,104 @@ fn settings_that_cannot_be_meant_end_the_start_with_their_names() {
         assert_eq!(ended.status.code(), Some(2), "{args:?}: {}", ended.stderr);
         assert!(ended.stderr.contains(says), "{args:?}: {}", ended.stderr);
     }
+}
+
+/// A wrong value is told of what it was written in: a variable, a line of the file, a flag.
+#[test]
+fn an_error_names_what_was_written() {
+    let file = File::of("lines", "queue_cap = 3\n\nmax_batch = \"four\"\n");
+    let needs = File::of("needs", "# a comment\nage_after = 3\n");
+    let sample = File::of(
+        "sample",
+        "[[keys]]\nname = \"a\"\n\
+         sha256 = \"8f434346648f6b96df89dda901c5176b10a6d83961dd3c1ac88b59b2dc327aa4\"\n",
+    );
+    let table: &[(&[&str], &[(&str, &str)], &str)] = &[
+        (
+            &[],
+            &[("SERVE_MAX_BATCH", "abc")],
+            "SERVE_MAX_BATCH: invalid value 'abc': a whole",
+        ),
+        (
+            &[],
+            &[("SERVE_AGE_AFTER", "3")],
+            "SERVE_AGE_AFTER: it needs --order aging-tiers",
+        ),
+        (
+            &[],
+            &[("SERVE_MAXBATCH", "3")],
+            "did you mean SERVE_MAX_BATCH?",
+        ),
+        (
+            &[],
+            &[("SERVE_LOG", "inof")],
+            "SERVE_LOG: \"inof\" is not a level",
+        ),
+        (
+            &["--max-batch", "x"],
+            &[("SERVE_MAX_BATCH", "3")],
+            "'x' for '--max-batch <N>'",
+        ),
+        (
+            &["--config", file.path()],
+            &[],
+            "line 3: max_batch: invalid value 'four'",
+        ),
+        (
+            &["--config", needs.path()],
+            &[],
+            "line 2: age_after: it needs --order aging-tiers",
+        ),
+        (
+            &["--config", sample.path()],
+            &[],
+            "keys[0].sha256: this hash stood in an example",
+        ),
+        (
+            &["a-model", "--model", "b"],
+            &[],
+            "--model: the model is a-model already",
+        ),
+    ];
+    for (args, variables, says) in table {
+        let mut process = Process::spawn(&[&["--backend", "mock"], *args].concat(), variables);
+        let ended = process.wait();
+        assert_eq!(ended.status.code(), Some(2), "{args:?}: {}", ended.stderr);
+        assert!(
+            ended.stderr.contains(says),
+            "{args:?} {variables:?}: {}",
+            ended.stderr
+        );
+    }
+}
+
+/// Kubernetes tells every pod where a service called `serve` is.
+#[test]
+fn a_service_of_kubernetes_is_no_setting() {
+    let variables = [
+        ("SERVE_PORT", "tcp://10.96.0.12:8000"),
+        ("SERVE_PORT_8000_TCP_ADDR", "10.96.0.12"),
+        ("SERVE_SERVICE_HOST", "10.96.0.12"),
+    ];
+    let process = Process::start_with(&["--backend", "mock"], &variables);
+    assert!(
+        process.banner.contains("http://127.0.0.1:"),
+        "{}",
+        process.banner
+    );
+}
+
+#[test]
+fn times_and_sizes_take_units() {
+    let args = [
+        "--backend",
+        "mock",
+        "--request-timeout",
+        "2m",
+        "--body-bytes-max",
+        "1MiB",
+    ];
+    assert!(Process::start(&args).banner.contains("address"));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::error::LoadError;
-use super::options::Source;
+use super::options::{EMBEDDED, Source};
 use crate::config::{ModelConfig, Shape};
 use crate::text::{ChatTemplate, GenerationConfig, Tokenizer, TokenizerConfig};
 use crate::weights::{Checkpoint, RandomWeights, TensorSource};
@@ -76,7 +76,7 @@ impl Files {
         check_vocabulary(&tokenizer, &config)?;
         checkpoint.check(&config)?;
         Ok(Self {
-            name: "austen-2m".to_owned(),
+            name: EMBEDDED.to_owned(),
             chat_template: ChatTemplate::from_config(&texts)?,
             generation: GenerationConfig::from_json(
                 Some(file!(include_str, "generation_config.json")),

@@ -17,7 +17,7 @@ use crate::weights::parameters;
 
 pub use error::LoadError;
 pub use model::{Model, ModelInfo};
-pub use options::{LoadOptions, Progress, RANDOM_CONTEXT_DEFAULT, Source};
+pub use options::{EMBEDDED, LoadOptions, Progress, RANDOM_CONTEXT_DEFAULT, Source};
 
 use devices::Found;
 use files::Files;

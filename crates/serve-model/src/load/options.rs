@@ -21,6 +21,9 @@ pub enum Source {
     Random(Shape),
 }
 
+/// The name of the model that is part of this crate.
+pub const EMBEDDED: &str = "austen-2m";
+
 /// Positions of one request with random weights, where none are asked for: what measurements need,
 /// without the KV pool that a model's whole context takes.
 pub const RANDOM_CONTEXT_DEFAULT: u32 = 4_096;

@@ -8,7 +8,7 @@ use serve_core::Span;
 /// A kind of setting: what its text may be.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
-    /// A number of seconds from 0 to a day, fractions allowed.
+    /// A time from 0 to a day: a number of seconds, fractions allowed, or with a unit behind it.
     Seconds,
     /// So many in a second; 0 is no limit.
     Rate,
@@ -85,7 +85,10 @@ impl Kind {
     /// What a text may be, to end a sentence with.
     pub fn accepted(self) -> String {
         match self {
-            Self::Seconds => "a number of seconds from 0 to 86400".to_owned(),
+            Self::Seconds => {
+                "a number of seconds from 0 to 86400, or with a unit, such as 250ms, 30s, 5m or 1h"
+                    .to_owned()
+            }
             Self::Rate => "a number from 0 to 1000000000; 0 is no limit".to_owned(),
             Self::Whole { min } => format!("a whole number from {min} up"),
             Self::Seed => "a whole number from 0 up".to_owned(),
@@ -130,9 +133,7 @@ impl Kind {
 
     fn value(self, text: &str) -> Option<Value> {
         Some(match self {
-            Self::Seconds => Value::Seconds(Span::from_secs_f64(number(text, |s| {
-                (0.0..=DAY_S).contains(&s)
-            })?)),
+            Self::Seconds => Value::Seconds(seconds(text)?),
             Self::Rate => Value::Number(number(text, |rate| (0.0..=RATE_MAX).contains(&rate))?),
             Self::Whole { min } => {
                 let number = text.parse::<u32>().ok().filter(|number| *number >= min)?;
@@ -173,6 +174,26 @@ fn number(text: &str, is_accepted: impl Fn(f64) -> bool) -> Option<f64> {
     f64::from_str(text)
         .ok()
         .filter(|number| is_accepted(*number))
+}
+
+/// A time with a unit; seconds without one.
+fn seconds(text: &str) -> Option<Span> {
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_lowercase());
+    // Words that stand for numbers, such as inf, have no digits.
+    let (count, unit) = text.split_at(digits.len());
+    let second = match unit {
+        "" | "s" => 1.0,
+        "ms" => 1e-3,
+        "us" => 1e-6,
+        "m" | "min" => 60.0,
+        "h" => 3_600.0,
+        "d" => DAY_S,
+        _ => return None,
+    };
+    let count = number(count.trim_end(), |count| {
+        (0.0..=DAY_S / second).contains(&count)
+    })?;
+    Some(Span::from_secs_f64(count * second))
 }
 
 fn micros(text: &str) -> Option<f64> {

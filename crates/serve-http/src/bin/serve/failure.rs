@@ -48,6 +48,10 @@ pub(crate) enum Failure {
     #[cfg(feature = "model")]
     #[error("the model could not be loaded: {0}")]
     Load(#[from] serve_model::load::LoadError),
+    /// There is no such model.
+    #[cfg(feature = "model")]
+    #[error("the model could not be loaded: {0}")]
+    Model(String),
     /// The model could not be fetched.
     #[cfg(feature = "model")]
     #[error("the model could not be fetched: {0}")]
@@ -81,7 +85,7 @@ impl Failure {
             Self::Usage { .. } | Self::Setting(_) | Self::File { .. } | Self::Key(_) => 2,
             Self::Message(message) => message.exit_code(),
             #[cfg(feature = "model")]
-            Self::Load(_) | Self::Hub(_) | Self::Sampling(_) => 3,
+            Self::Load(_) | Self::Model(_) | Self::Hub(_) | Self::Sampling(_) => 3,
             Self::LoaderPanicked | Self::Launch(_) => 3,
             Self::Listen { .. } => 4,
         }

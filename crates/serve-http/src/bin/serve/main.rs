@@ -61,7 +61,7 @@ fn ended(console: &Console) -> i32 {
         Err(failure) => return failed(console, &failure),
     };
     let done = match cli.command {
-        Some(Command::HashKey) => hash_key::run(),
+        Some(Command::HashKey { generate }) => hash_key::run(generate),
         None => start(cli, console),
     };
     match done {

@@ -12,7 +12,7 @@ use serve_http::text::{Detokenize, Text, TextError};
 use serve_model::config::{Shape, UnknownShape};
 use serve_model::cpu::CpuOptions;
 use serve_model::hub::{self, HubOptions};
-use serve_model::load::{LoadOptions, Model, Progress, Source, load};
+use serve_model::load::{EMBEDDED, LoadOptions, Model, Progress, Source, load};
 use serve_model::text::{ChatInputs, ChatTemplate, Detokenizer, Tokenizer};
 use serve_sched::settings::{CONTEXT, KV_TOKENS, MAX_BATCH, STEP_TOKENS};
 
@@ -134,7 +134,23 @@ fn source(cli: &Cli, console: &Console) -> Result<Source, Failure> {
     if let Some(shape) = Shape::asked(model) {
         return random(cli, shape);
     }
-    if Path::new(model).is_dir() || !is_hub_name(model) {
+    let is_folder = Path::new(model).is_dir();
+    if !is_folder && model == EMBEDDED && cli.revision.is_none() {
+        return Ok(Source::Embedded);
+    }
+    if model.to_ascii_lowercase().ends_with(".gguf") {
+        return Err(Failure::Model(format!(
+            "{model}: GGUF is not read; a folder in the Hugging Face layout (config.json, tokenizer.json \
+             and safetensors) or ORG/NAME on the hub is"
+        )));
+    }
+    if is_folder || !is_hub_name(model) {
+        if !is_folder {
+            return Err(Failure::Model(format!(
+                "there is no folder {model}; a model is a folder in the Hugging Face layout, ORG/NAME on \
+                 the hub, random:SHAPE, or {EMBEDDED}, which is part of the binary"
+            )));
+        }
         if cli.revision.is_some() {
             return Err(Failure::Usage {
                 setting: "--revision".to_owned(),
@@ -146,7 +162,7 @@ fn source(cli: &Cli, console: &Console) -> Result<Source, Failure> {
     let options = HubOptions::from_env()?;
     let revision = cli.revision.as_deref().unwrap_or("main");
     console.line(&format!(
-        "fetching {model} ({revision}) from {}",
+        "there is no folder {model} here; fetching {model} ({revision}) from {}",
         options.endpoint
     ));
     let mut meter = Meter::new(console.clone());
@@ -337,7 +353,7 @@ mod tests {
         use clap::Parser as _;
         let asked = |arguments: &[&str]| {
             let cli = Cli::try_parse_from([&["serve", "--model"], arguments].concat()).unwrap();
-            source(&cli, &Console)
+            source(&cli, &Console::start().unwrap().0)
         };
         let random = asked(&["random:qwen2.5-0.5b"]).unwrap();
         assert!(matches!(random, Source::Random(shape) if shape.name == "qwen2.5-0.5b"));

@@ -14,10 +14,12 @@ use toml::{Table, Value};
 
 use super::Cli;
 use super::keys::{KeySettings, Tenants};
+use super::variables::{Variables, wrong_value};
 use crate::failure::Failure;
+use crate::nearest::nearest;
 
 /// Settings that belong to the command line alone.
-const NOT_IN_A_FILE: [&str; 3] = ["config", "help", "version"];
+const NOT_IN_A_FILE: [&str; 4] = ["config", "help", "version", "model_first"];
 
 /// Reads the settings: flags, then environment variables, then the file that they name, which
 /// `read_file` turns into text.
@@ -25,24 +27,65 @@ const NOT_IN_A_FILE: [&str; 3] = ["config", "help", "version"];
 /// # Errors
 ///
 /// [`Failure::Message`] with clap's own words, [`Failure::File`] for a file that cannot be read, or
-/// [`Failure::Usage`] for settings that contradict each other.
+/// [`Failure::Usage`] for a wrong value, which names the flag, the variable or the line of the file that
+/// it came from, for variables that mean nothing and for settings that contradict each other.
 pub(crate) fn read(
     arguments: Vec<OsString>,
     read_file: impl Fn(&Path) -> io::Result<String>,
 ) -> Result<Cli, Failure> {
-    let given = Cli::command().try_get_matches_from(&arguments)?;
-    let cli = match given.get_one::<PathBuf>("config") {
-        None => Cli::from_arg_matches(&given)?,
+    let variables = Variables::of_process();
+    variables.check()?;
+    let command = variables.command();
+    let given = command
+        .clone()
+        .try_get_matches_from(&arguments)
+        .map_err(|error| variables.named(error, &arguments))?;
+    let (mut cli, text) = match given.get_one::<PathBuf>("config") {
+        None => (Cli::from_arg_matches(&given)?, None),
         Some(path) => {
             let text = read_file(path).map_err(|cause| file(path, cause.to_string()))?;
-            with_file(arguments, &given, &text).map_err(|cause| match cause {
-                FileError::Own(failure) => failure,
-                FileError::Said(cause) => file(path, cause),
-            })?
+            let cli =
+                with_file(command, arguments, &given, &text).map_err(|cause| match cause {
+                    FileError::Own(failure) => failure,
+                    FileError::Said(cause) => file(path, cause),
+                })?;
+            (cli, Some((path, text)))
         }
     };
-    cli.validate()?;
-    Tenants::of(&cli)?;
+    if let Some(model) = cli.model_first.take() {
+        if given.value_source("model") == Some(ValueSource::CommandLine) {
+            return Err(Failure::Usage {
+                setting: "--model".to_owned(),
+                cause: format!("the model is {model} already"),
+            });
+        }
+        cli.model = Some(model);
+    }
+    let checked = cli.validate().and_then(|()| Tenants::of(&cli).map(drop));
+    // A contradiction is told of the flag of a setting, wherever the setting was given.
+    checked.map_err(|failure| {
+        let told = failure.to_string();
+        let Some((flag, cause)) = told
+            .split_once(": ")
+            .filter(|(flag, _)| flag.starts_with("--"))
+        else {
+            return failure;
+        };
+        let name = flag.trim_start_matches("--").replace('-', "_");
+        let cause = cause.to_owned();
+        match (given.value_source(&name), &text) {
+            (Some(ValueSource::EnvVariable), _) => Failure::Usage {
+                setting: super::variables::variable(&name),
+                cause,
+            },
+            (Some(ValueSource::CommandLine), _) => failure,
+            (_, Some((path, text))) => match line_of(text, &name) {
+                Some(line) => file(path, format!("line {line}: {name}: {cause}")),
+                None => failure,
+            },
+            _ => failure,
+        }
+    })?;
     Ok(cli)
 }
 
@@ -53,6 +96,15 @@ fn file(path: &Path, cause: String) -> Failure {
     }
 }
 
+/// The line of a file in which a setting is given, counted from 1.
+fn line_of(text: &str, name: &str) -> Option<usize> {
+    let gives = |line: &str| {
+        let key = line.split('=').next().unwrap_or_default().trim();
+        line.contains('=') && key.trim_matches(['"', '\'']) == name
+    };
+    text.lines().position(gives).map(|index| index + 1)
+}
+
 enum FileError {
     /// Not the file's fault.
     Own(Failure),
@@ -60,13 +112,18 @@ enum FileError {
     Said(String),
 }
 
-fn with_file(arguments: Vec<OsString>, given: &ArgMatches, text: &str) -> Result<Cli, FileError> {
+fn with_file(
+    command: Command,
+    arguments: Vec<OsString>,
+    given: &ArgMatches,
+    text: &str,
+) -> Result<Cli, FileError> {
     let Said { flags, keys } = parse(text).map_err(FileError::Said)?;
     // By itself first, so that a wrong value is found in the file even where a flag hides it.
     let alone = flags.iter().map(|(_, flag)| flag.clone());
     without_environment()
         .try_get_matches_from(std::iter::once("serve".to_owned()).chain(alone))
-        .map_err(|error| FileError::Said(error.to_string()))?;
+        .map_err(|error| FileError::Said(of_line(&error, text)))?;
     let is_given = |id: &str| {
         let source = given.value_source(id);
         matches!(
@@ -78,11 +135,23 @@ fn with_file(arguments: Vec<OsString>, given: &ArgMatches, text: &str) -> Result
     let fill = flags.into_iter().filter(|(id, _)| !is_given(id));
     let at = all.len().min(1);
     all.splice(at..at, fill.map(|(_, flag)| OsString::from(flag)));
-    let matches = Cli::command().try_get_matches_from(all);
+    let matches = command.try_get_matches_from(all);
     let cli = matches.and_then(|matches| Cli::from_arg_matches(&matches));
     let mut cli = cli.map_err(|error| FileError::Own(error.into()))?;
     cli.keys = keys;
     Ok(cli)
+}
+
+/// A wrong value by its line and key.
+fn of_line(error: &clap::Error, text: &str) -> String {
+    let Some((flag, cause)) = wrong_value(error) else {
+        return error.to_string();
+    };
+    let name = flag.trim_start_matches("--").replace('-', "_");
+    match line_of(text, &name) {
+        Some(line) => format!("line {line}: {name}: {cause}"),
+        None => format!("{name}: {cause}"),
+    }
 }
 
 /// What a file says.
@@ -129,7 +198,10 @@ fn argument<'a>(command: &'a Command, name: &str) -> Result<&'a Arg, String> {
         let mut names: Vec<&str> = known().map(|argument| argument.get_id().as_str()).collect();
         names.push("keys");
         names.sort_unstable();
-        format!("{name} is not a setting; known are {}", names.join(", "))
+        match nearest(name, names.iter().copied()) {
+            Some(near) => format!("{name} is not a setting; did you mean {near}?"),
+            None => format!("{name} is not a setting; known are {}", names.join(", ")),
+        }
     })
 }
 
@@ -186,10 +258,13 @@ mod tests {
         let given = without_environment()
             .try_get_matches_from(&arguments)
             .unwrap();
-        let cli = with_file(arguments, &given, text).map_err(|error| match error {
-            FileError::Own(failure) => failure.to_string(),
-            FileError::Said(cause) => cause,
-        })?;
+        let cli =
+            with_file(without_environment(), arguments, &given, text).map_err(
+                |error| match error {
+                    FileError::Own(failure) => failure.to_string(),
+                    FileError::Said(cause) => cause,
+                },
+            )?;
         let checked = cli.validate().and_then(|()| Tenants::of(&cli));
         checked.map_err(|failure| failure.to_string())?;
         Ok(cli)
@@ -261,6 +336,11 @@ mod tests {
             .map(|line| line.trim_start_matches("# "))
             .collect();
         let text = format!("order = \"fair-tenants\"\n[[keys]]{}", keys.join("\n"));
+        // As it is it lets nobody in.
+        let message = parsed(&[], &text).unwrap_err();
+        assert!(message.contains("keys[0].sha256"), "{message}");
+        let hash = "0".repeat(64);
+        let text = text.replace("what `serve hash-key --generate` prints", &hash);
         assert!(!parsed(&[], &text).unwrap().keys.is_empty());
     }
 
@@ -291,11 +371,21 @@ mod tests {
         let hash = "0".repeat(64);
         let good = format!("[[keys]]\nname = \"a\"\nsha256 = \"{hash}\"\n");
         let table = [
-            ("queue_capp = 3", "queue_capp is not a setting; known are "),
+            (
+                "queue_capp = 3",
+                "queue_capp is not a setting; did you mean queue_cap?",
+            ),
+            ("zzzz = 3", "zzzz is not a setting; known are "),
             ("[admission]\nx = 1", "admission is not a setting"),
             ("config = \"x\"", "config is not a setting"),
-            ("max_batch = 0", "--max-batch"),
-            ("max_batch = \"many\"", "--max-batch"),
+            (
+                "\n\nmax_batch = 0",
+                "line 3: max_batch: invalid value '0': a whole number from 1 up",
+            ),
+            (
+                "max_batch = \"many\"",
+                "line 1: max_batch: invalid value 'many'",
+            ),
             ("order = \"lifo\"", "strict-tiers"),
             ("classes = [1979-05-27]", "classes[0] must be text"),
             ("max_batch = 1\nmax_batch = 2", "duplicate key"),
@@ -361,14 +451,16 @@ mod tests {
     #[test]
     fn a_wrong_value_in_the_file_is_found_behind_a_flag_as_well() {
         let message = parsed(&["--max-batch", "2"], "max_batch = 0").unwrap_err();
-        assert!(message.contains("--max-batch"), "{message}");
+        assert!(message.contains("line 1: max_batch"), "{message}");
     }
 
     #[test]
     fn a_mangled_file_gets_a_message_and_never_a_panic() {
         let mut rng = serve_core::rng::Rng::new(5);
         let (settings, keys) = EXAMPLE.split_once("# [[keys]]").unwrap();
-        let keys = keys.replace("\n# ", "\n");
+        let keys = keys
+            .replace("\n# ", "\n")
+            .replace("what `serve hash-key --generate` prints", &"0".repeat(64));
         let good = format!("{}\n[[keys]]{keys}", uncommented(settings)).into_bytes();
         let mut refused = 0;
         for _ in 0..300 {

@@ -13,6 +13,9 @@ use serve_sched::{Settings, TenantSettings};
 use super::Cli;
 use crate::failure::Failure;
 
+/// The hash that the example of a settings file once had.
+const SAMPLE: &str = "8f434346648f6b96df89dda901c5176b10a6d83961dd3c1ac88b59b2dc327aa4";
+
 /// One `[[keys]]` of the settings file.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
@@ -90,6 +93,11 @@ impl Tenants {
                 .sha256
                 .parse()
                 .map_err(|error| wrong("sha256", format!("{error}")))?;
+            if key.sha256.eq_ignore_ascii_case(SAMPLE) {
+                let cause = "this hash stood in an example, and its key is known to everybody; `serve \
+                             hash-key --generate` makes a key";
+                return Err(wrong("sha256", cause.to_owned()));
+            }
             let class = match &key.class {
                 None => lowest(settings),
                 Some(name) => settings.class(name).ok_or_else(|| {
@@ -128,7 +136,7 @@ impl Tenants {
                 wrong(field, cause)
             })?;
             let identity = Identity { tenant: id, class };
-            tenants.keys = std::mem::take(&mut tenants.keys).with(hash, identity);
+            tenants.keys = std::mem::take(&mut tenants.keys).with_named(&key.name, hash, identity);
         }
         Ok(tenants)
     }

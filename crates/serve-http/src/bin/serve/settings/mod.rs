@@ -7,6 +7,7 @@ mod network;
 mod requests;
 mod scheduler;
 mod units;
+mod variables;
 
 use std::path::PathBuf;
 
@@ -38,6 +39,11 @@ pub(crate) struct Cli {
     #[command(subcommand)]
     #[serde(skip)]
     pub(crate) command: Option<Command>,
+
+    /// What --model takes
+    #[arg(value_name = "MODEL")]
+    #[serde(skip)]
+    model_first: Option<String>,
 
     /// A TOML file with settings and API keys; docs/serve.toml is an example
     #[arg(
@@ -136,7 +142,11 @@ pub(crate) struct Cli {
 #[derive(Clone, Copy, Debug, Subcommand)]
 pub(crate) enum Command {
     /// Reads an API key from stdin and prints the hash that a settings file holds instead of it
-    HashKey,
+    HashKey {
+        /// Make a key and print it with its hash
+        #[arg(long)]
+        generate: bool,
+    },
 }
 
 /// What runs the steps.

@@ -1,14 +1,13 @@
 //! The settings of the port: who can reach it, and what one connection and one body may cost.
 
 use std::net::SocketAddr;
-use std::num::NonZeroUsize;
 
 use clap::Args;
 use clap::builder::BoolishValueParser;
 use serde::Serialize;
 use serve_http::{AllowedHosts, ConnectionSettings, Origin};
 
-use super::units::{Seconds, one_or_more};
+use super::units::{Bytes, Seconds};
 
 /// What the port is told.
 #[derive(Args, Clone, Debug, Serialize)]
@@ -109,17 +108,19 @@ pub(crate) struct NetworkSettings {
     #[arg(
         long,
         env = "SERVE_BODY_BYTES_MAX",
-        value_name = "N",
-        default_value = "8388608", value_parser = one_or_more::<NonZeroUsize>)]
-    pub(crate) body_bytes_max: NonZeroUsize,
+        value_name = "BYTES",
+        default_value = "8388608"
+    )]
+    pub(crate) body_bytes_max: Bytes,
 
     /// Bytes of all bodies together that are being read; more are refused for now
     #[arg(
         long,
         env = "SERVE_BODIES_BYTES_MAX",
-        value_name = "N",
-        default_value = "268435456", value_parser = one_or_more::<NonZeroUsize>)]
-    pub(crate) bodies_bytes_max: NonZeroUsize,
+        value_name = "BYTES",
+        default_value = "268435456"
+    )]
+    pub(crate) bodies_bytes_max: Bytes,
 }
 
 /// Files that the program itself may open, and connections that are only told that there are too many.

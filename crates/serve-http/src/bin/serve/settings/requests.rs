@@ -1,12 +1,10 @@
 //! The settings of requests that are the edge's alone: what becomes of them when the server stops, how
 //! they are refused, and which answers are given again.
 
-use std::num::NonZeroUsize;
-
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-use super::units::{Seconds, one_or_more};
+use super::units::{Bytes, Seconds};
 
 /// What holds for every request, beside what the scheduler knows of it.
 #[derive(Args, Clone, Debug, Serialize)]
@@ -47,9 +45,10 @@ pub(crate) struct RequestSettings {
     #[arg(
         long,
         env = "SERVE_IDEMPOTENCY_BYTES_MAX",
-        value_name = "N",
-        default_value = "67108864", value_parser = one_or_more::<NonZeroUsize>)]
-    pub(crate) idempotency_bytes_max: NonZeroUsize,
+        value_name = "BYTES",
+        default_value = "67108864"
+    )]
+    pub(crate) idempotency_bytes_max: Bytes,
 }
 
 /// The status of a refusal for want of capacity.
