@@ -107,6 +107,21 @@ pub enum Problem {
         /// Tokens that fit.
         max: u64,
     },
+    /// The text is longer than any text that fits.
+    #[error(
+        "{param}: the text has {bytes} bytes, and the {tokens} tokens that one request can hold are {max} \
+         bytes at most"
+    )]
+    TextLength {
+        /// The parameter to make smaller.
+        param: &'static str,
+        /// Bytes of the text.
+        bytes: usize,
+        /// Bytes that could fit.
+        max: usize,
+        /// Tokens that fit, prompt and answer together.
+        tokens: u32,
+    },
     /// Another model than the one that is served.
     #[error("the model {asked:?} does not exist here; this server serves {served:?}")]
     ModelNotFound {
@@ -278,7 +293,9 @@ impl Problem {
             Self::UnknownParameter { .. } => bad_request("unknown_parameter"),
             Self::Conflict { .. } => bad_request("conflicting_parameters"),
             Self::Encoding { .. } => bad_request("invalid_text"),
-            Self::ContextLength { .. } => bad_request("context_length_exceeded"),
+            Self::ContextLength { .. } | Self::TextLength { .. } => {
+                bad_request("context_length_exceeded")
+            }
             Self::Body => bad_request("incomplete_body"),
             Self::ModelNotFound { .. } => invalid(StatusCode::NOT_FOUND, "model_not_found"),
             Self::NotFound { .. } => invalid(StatusCode::NOT_FOUND, "not_found"),
@@ -327,7 +344,8 @@ impl Problem {
             | Self::UnknownParameter { param } => Some(param),
             Self::Conflict { param, .. }
             | Self::Encoding { param, .. }
-            | Self::ContextLength { param, .. } => Some(param),
+            | Self::ContextLength { param, .. }
+            | Self::TextLength { param, .. } => Some(param),
             Self::Sampling(InvalidSampling::Temperature(_)) => Some("temperature"),
             Self::Sampling(InvalidSampling::TopP(_)) => Some("top_p"),
             Self::Sampling(InvalidSampling::MinP(_)) => Some("min_p"),

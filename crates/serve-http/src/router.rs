@@ -16,12 +16,14 @@ use tracing::Instrument;
 use crate::api::{
     ChatRequest, CompletionRequest, Endpoint, Header, ModelList, ModelObject, Options,
 };
+use crate::body::Read;
 use crate::cors;
 use crate::error::{ForCapacity, Problem};
 use crate::generate::Generation;
 use crate::idempotency::{self, BodyHash};
 use crate::lifecycle::State;
 use crate::metrics::{Arrived, CONTENT_TYPE};
+use crate::prepare::INLINE_JSON_BYTES_MAX;
 use crate::request_id;
 use crate::served_model::ServedModel;
 use crate::service::{STALLED, Service};
@@ -116,6 +118,7 @@ trait Ask: Sized + Send + 'static {
         self,
         serving: &ServedModel,
         terms: Terms,
+        body: Read,
     ) -> impl Future<Output = Result<(Header, Generation), Problem>> + Send;
 }
 
@@ -134,8 +137,9 @@ impl Ask for ChatRequest {
         self,
         serving: &ServedModel,
         terms: Terms,
+        body: Read,
     ) -> Result<(Header, Generation), Problem> {
-        serving.chat(self, terms).await
+        serving.chat(self, terms, body).await
     }
 }
 
@@ -154,8 +158,9 @@ impl Ask for CompletionRequest {
         self,
         serving: &ServedModel,
         terms: Terms,
+        body: Read,
     ) -> Result<(Header, Generation), Problem> {
-        serving.complete(self, terms).await
+        serving.complete(self, terms, body).await
     }
 }
 
@@ -184,20 +189,24 @@ async fn answer<A: Ask>(
     let key = idempotency_key(&request, settings)?;
     let serving = service.serving()?;
     let body = service.bodies().read_json(request).await?;
-    let ask = A::read(&body.bytes)?;
+    let ask = match body.bytes.len() {
+        0..=INLINE_JSON_BYTES_MAX => A::read(&body.bytes)?,
+        length => {
+            let bytes = body.bytes.clone();
+            let read = service.preparation().run(length, move || A::read(&bytes));
+            read.await.map_err(|_| Problem::Body)??
+        }
+    };
     let (stream, usage) = (ask.options().stream, ask.options().stream_usage);
     let terms = caller.terms(ask.options(), settings)?;
     if let Some(text) = key {
         let once = Once::new(A::ENDPOINT, text, &terms, stream)?;
         let hash = BodyHash::of(&body.bytes);
-        // Read and parsed, it need not be kept while the answer is made.
-        drop(body);
         let worker = Arc::clone(service);
-        let work = async move { ask.start(worker.serving()?, terms).await };
+        let work = async move { ask.start(worker.serving()?, terms, body).await };
         return once.answer(service, hash, work).await;
     }
-    drop(body);
-    let (header, mut generation) = ask.start(serving, terms).await?;
+    let (header, mut generation) = ask.start(serving, terms, body).await?;
     if stream {
         generation.begun().await?;
         if let Some(arrived) = arrived.take() {

@@ -10,6 +10,7 @@ use crate::error::Problem;
 use crate::generate::{Generation, Piece};
 use crate::metrics::Metrics;
 use crate::names::{Name, Names};
+use crate::prepare::Preparation;
 use crate::secret_ids::SecretIds;
 use crate::stop::StopMatcher;
 use crate::telemetry::RequestLog;
@@ -26,6 +27,7 @@ pub struct ServedModel {
     names: Arc<Names>,
     metrics: Arc<Metrics>,
     ids: SecretIds,
+    preparation: Preparation,
 }
 
 impl ServedModel {
@@ -36,6 +38,7 @@ impl ServedModel {
         worker: Worker,
         metrics: Arc<Metrics>,
         ids: SecretIds,
+        preparation: Preparation,
     ) -> Self {
         Self {
             name,
@@ -45,6 +48,7 @@ impl ServedModel {
             names: Arc::default(),
             metrics,
             ids,
+            preparation,
         }
     }
 
@@ -71,7 +75,7 @@ impl ServedModel {
         u64::from(limits.context_max).min(cache) as u32
     }
 
-    /// Starts the answer to a chat.
+    /// Starts the answer to a chat. `held` is kept until its text has become tokens.
     ///
     /// # Errors
     ///
@@ -80,6 +84,7 @@ impl ServedModel {
         &self,
         chat: ChatRequest,
         terms: Terms,
+        held: impl Send + 'static,
     ) -> Result<(Header, Generation), Problem> {
         let arrival = self.worker.now();
         self.check_model(&chat.options)?;
@@ -89,10 +94,13 @@ impl ServedModel {
             template_variables,
             options,
         } = chat;
-        let length = messages.iter().map(|message| message.content.len()).sum();
+        let bytes = messages.iter().map(|message| message.content.len()).sum();
+        self.check_length("messages", bytes)?;
         let text = Arc::clone(&self.text);
         let encode = move || text.encode_chat(&messages, &template_variables);
-        let prompt = encoded("messages", length, encode).await?;
+        let (prompt, permit) = self
+            .encoded("messages", bytes, encode, permit, held)
+            .await?;
         let rest = u64::from(self.tokens_max()).saturating_sub(prompt.len() as u64);
         let job = Job {
             endpoint: Endpoint::Chat,
@@ -107,7 +115,7 @@ impl ServedModel {
         self.start(job, options)
     }
 
-    /// Starts the continuation of a text.
+    /// Starts the continuation of a text. `held` is kept until the text has become tokens.
     ///
     /// # Errors
     ///
@@ -116,6 +124,7 @@ impl ServedModel {
         &self,
         completion: CompletionRequest,
         terms: Terms,
+        held: impl Send + 'static,
     ) -> Result<(Header, Generation), Problem> {
         /// As in the OpenAI API.
         const OUTPUT_TOKENS_DEFAULT: u64 = 16;
@@ -123,12 +132,15 @@ impl ServedModel {
         let arrival = self.worker.now();
         self.check_model(&completion.options)?;
         let permit = self.worker.reserve(terms.tenant)?;
-        let prompt = match completion.prompt {
+        let (prompt, permit) = match completion.prompt {
             Prompt::Text(prompt) => {
+                let bytes = prompt.len();
+                self.check_length("prompt", bytes)?;
                 let text = Arc::clone(&self.text);
-                encoded("prompt", prompt.len(), move || text.encode(&prompt)).await?
+                let encode = move || text.encode(&prompt);
+                self.encoded("prompt", bytes, encode, permit, held).await?
             }
-            Prompt::Tokens(tokens) => self.checked(tokens)?,
+            Prompt::Tokens(tokens) => (self.checked(tokens)?, permit),
         };
         let rest = u64::from(self.tokens_max()).saturating_sub(prompt.len() as u64);
         let job = Job {
@@ -142,6 +154,47 @@ impl ServedModel {
             measured: true,
         };
         self.start(job, completion.options)
+    }
+
+    /// Refuses a text that cannot fit before any work is done on it.
+    fn check_length(&self, param: &'static str, bytes: usize) -> Result<(), Problem> {
+        let tokens = self.tokens_max();
+        match self.text.bytes_max(tokens) {
+            Some(max) if bytes > max => Err(Problem::TextLength {
+                param,
+                bytes,
+                max,
+                tokens,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Turns a text of so many bytes into tokens. Whoever leaves meanwhile takes neither `permit` nor `held`
+    /// along: they are of the work, until it ends.
+    async fn encoded(
+        &self,
+        param: &'static str,
+        bytes: usize,
+        encode: impl FnOnce() -> Result<Vec<TokenId>, TextError> + Send + 'static,
+        permit: Permit,
+        held: impl Send + 'static,
+    ) -> Result<(Vec<TokenId>, Permit), Problem> {
+        let work = move || {
+            let tokens = encode();
+            drop(held);
+            (tokens, permit)
+        };
+        let failed = |error: TextError| Problem::Encoding {
+            param,
+            cause: error.to_string(),
+        };
+        let Ok((tokens, permit)) = self.preparation.run(bytes, work).await else {
+            return Err(failed(TextError::Tokenizer {
+                cause: "it panicked".to_owned(),
+            }));
+        };
+        Ok((tokens.map_err(failed)?, permit))
     }
 
     fn start(&self, job: Job, options: Options) -> Result<(Header, Generation), Problem> {
@@ -314,32 +367,6 @@ struct Job {
     terms: Terms,
     /// Whether its waits are a client's.
     measured: bool,
-}
-
-/// Runs `encode`, on another thread where the text is long: a tokenizer takes about a microsecond
-/// for a word, and meanwhile this thread's other streams would stand still.
-async fn encoded(
-    param: &'static str,
-    bytes: usize,
-    encode: impl FnOnce() -> Result<Vec<TokenId>, TextError> + Send + 'static,
-) -> Result<Vec<TokenId>, Problem> {
-    const INLINE_BYTES_MAX: usize = 4 << 10;
-
-    let result = if bytes <= INLINE_BYTES_MAX {
-        encode()
-    } else {
-        // A panic of the tokenizer is the only way for the task not to come back.
-        match tokio::task::spawn_blocking(encode).await {
-            Ok(result) => result,
-            Err(error) => Err(TextError::Tokenizer {
-                cause: error.to_string(),
-            }),
-        }
-    };
-    result.map_err(|error| Problem::Encoding {
-        param,
-        cause: error.to_string(),
-    })
 }
 
 fn unix_seconds() -> u64 {

@@ -13,6 +13,7 @@ use crate::error::Problem;
 use crate::idempotency::Answers;
 use crate::lifecycle::{Lifecycle, State};
 use crate::metrics::{Metrics, Snapshot};
+use crate::prepare::Preparation;
 use crate::secret_ids::SecretIds;
 use crate::served_model::ServedModel;
 use crate::settings::EdgeSettings;
@@ -59,6 +60,7 @@ pub struct Service {
     metrics: Arc<Metrics>,
     bodies: Bodies,
     ids: SecretIds,
+    preparation: Preparation,
 }
 
 /// The name of a ready server that has work and ends no step.
@@ -76,6 +78,7 @@ impl Service {
             serving: OnceLock::new(),
             metrics: Metrics::new(),
             ids: SecretIds::default(),
+            preparation: Preparation::default(),
         })
     }
 
@@ -92,6 +95,11 @@ impl Service {
     /// The bodies that are being read.
     pub(crate) fn bodies(&self) -> &Bodies {
         &self.bodies
+    }
+
+    /// The cores for work before the engine.
+    pub(crate) fn preparation(&self) -> &Preparation {
+        &self.preparation
     }
 
     /// What is counted and measured.
@@ -141,7 +149,14 @@ impl Service {
             Arc::clone(&self.metrics),
         )?;
         let metrics = Arc::clone(&self.metrics);
-        let serving = ServedModel::new(loaded.name, loaded.text, worker, metrics, self.ids.clone());
+        let serving = ServedModel::new(
+            loaded.name,
+            loaded.text,
+            worker,
+            metrics,
+            self.ids.clone(),
+            self.preparation.clone(),
+        );
         serving.warm_up().await.map_err(LaunchError::WarmUp)?;
         serving.worker().forget_pace();
         self.serving.set(serving).map_err(|_| LaunchError::Twice)?;

@@ -76,6 +76,10 @@ impl Text for MockText {
         self.encode(&format!("{}assistant:", lines.collect::<String>()))
     }
 
+    fn bytes_max(&self, tokens: u32) -> Option<usize> {
+        Some(tokens as usize * WORD_BYTES)
+    }
+
     fn detokenizer(&self) -> Box<dyn Detokenize> {
         Box::new(MockDetokenizer {
             partial: Vec::new(),

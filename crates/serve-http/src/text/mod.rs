@@ -33,6 +33,13 @@ pub trait Text: Send + Sync {
         variables: &Map<String, Value>,
     ) -> Result<Vec<TokenId>, TextError>;
 
+    /// The most bytes of text that `tokens` tokens can hold, if there is such a bound. A text that is longer
+    /// is refused before any work is done on it.
+    fn bytes_max(&self, tokens: u32) -> Option<usize> {
+        let _ = tokens;
+        None
+    }
+
     /// Turns the tokens of one answer into text, as they come.
     fn detokenizer(&self) -> Box<dyn Detokenize>;
 

@@ -1,5 +1,6 @@
 //! Text to tokens and back, as a model's own files say: tokenizer, chat template, and what ends a text.
 
+mod bounds;
 mod detokenizer;
 mod generation;
 mod stages;

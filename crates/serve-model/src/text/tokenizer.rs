@@ -10,6 +10,7 @@ use std::sync::Arc;
 use serve_core::TokenId;
 use thiserror::Error;
 
+use super::bounds;
 use super::stages::Stages;
 
 /// A model's tokenizer. Cheap to clone; the clones share one vocabulary.
@@ -27,6 +28,8 @@ pub struct Tokenizer {
 struct Shared {
     inner: tokenizers::Tokenizer,
     stages: Stages,
+    /// Bytes of a text that one token stands for at most, if there is such a bound.
+    token_bytes_max: Option<usize>,
 }
 
 /// Why a tokenizer could not be loaded or did not do its work.
@@ -111,7 +114,11 @@ impl Tokenizer {
                 decoder,
             })?;
         Ok(Self {
-            shared: Arc::new(Shared { inner, stages }),
+            shared: Arc::new(Shared {
+                token_bytes_max: bounds::token_bytes_max(&inner),
+                inner,
+                stages,
+            }),
             placeholders_end: 0,
         })
     }
@@ -177,6 +184,13 @@ impl Tokenizer {
         text.map_err(|cause| TokenizerError::Decode {
             cause: cause.to_string(),
         })
+    }
+
+    /// The most bytes of text that `tokens` tokens can hold. `None` where a token can stand for any length, as
+    /// an unknown one can, or where text is thrown away before it becomes tokens.
+    pub fn text_bytes_max(&self, tokens: u32) -> Option<usize> {
+        let each = self.shared.token_bytes_max?;
+        usize::try_from(tokens).ok()?.checked_mul(each)
     }
 
     /// How many tokens there are, added ones and placeholders included. A model's embedding table may have more rows.

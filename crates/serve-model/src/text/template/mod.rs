@@ -9,6 +9,7 @@ mod date;
 mod python;
 
 use std::error::Error as _;
+use std::io;
 use std::path::Path;
 
 use minijinja::value::{Kwargs, ValueKind};
@@ -91,6 +92,17 @@ pub enum TemplateError {
     },
 }
 
+/// Steps of the template engine at most: a template is a program of the model's, and no conversation needs
+/// as many. Eight thousand messages of a hundred steps.
+const STEPS_MAX: u64 = 800_000;
+
+/// Stack for one rendering. A value that is nested as deep as the steps allow, some hundred thousand levels,
+/// is dropped level by level.
+const STACK_BYTES: usize = 128 << 20;
+
+/// Bytes of a rendered prompt at most.
+const PROMPT_BYTES_MAX: usize = 16 << 20;
+
 const DEFAULT: &str = "default";
 const WITH_TOOLS: &str = "tool_use";
 const RESERVED: [&str; 3] = ["messages", "tools", "add_generation_prompt"];
@@ -166,8 +178,13 @@ impl ChatTemplate {
     /// # Errors
     ///
     /// [`TemplateError::Raised`] if the template refuses the messages, [`TemplateError::Render`] if it
-    /// fails on them, and [`TemplateError::Reserved`].
+    /// fails on them, takes more than 800,000 steps or writes more than 16 MiB, and [`TemplateError::Reserved`].
     pub fn render(&self, inputs: &ChatInputs<'_>) -> Result<String, TemplateError> {
+        stacker::grow(STACK_BYTES, || self.render_here(inputs))
+    }
+
+    /// Renders on the present stack.
+    fn render_here(&self, inputs: &ChatInputs<'_>) -> Result<String, TemplateError> {
         let variables = inputs.variables.into_iter().flatten();
         if let Some((name, _)) = variables
             .clone()
@@ -197,16 +214,36 @@ impl ChatTemplate {
             Some(_) if self.environment.get_template(WITH_TOOLS).is_ok() => WITH_TOOLS,
             _ => DEFAULT,
         };
+        let mut prompt = Bounded(Vec::new());
         let template = self.environment.get_template(name);
         template
-            .and_then(|template| template.render(context))
-            .map_err(|error| render_error(&error))
+            .and_then(|template| template.render_to_write(context, &mut prompt))
+            .map_err(|error| render_error(&error))?;
+        Ok(String::from_utf8_lossy(&prompt.0).into_owned())
+    }
+}
+
+/// The prompt that is being written.
+struct Bounded(Vec<u8>);
+
+impl io::Write for Bounded {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        if self.0.len() + text.len() > PROMPT_BYTES_MAX {
+            return Err(io::Error::other("the prompt is longer than 16 MiB"));
+        }
+        self.0.extend_from_slice(text);
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
 /// The environment that transformers renders in.
 fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
+    environment.set_fuel(Some(STEPS_MAX));
     environment.set_trim_blocks(true);
     environment.set_lstrip_blocks(true);
     environment.set_auto_escape_callback(|_| AutoEscape::None);
@@ -298,7 +335,15 @@ fn render_error(error: &Error) -> TemplateError {
         }
         cause = source.source();
     }
-    let kind = error.kind();
+    let kind = match error.kind() {
+        ErrorKind::OutOfFuel => {
+            return TemplateError::Render {
+                line: error.line().unwrap_or_default(),
+                detail: format!("it takes more than {STEPS_MAX} steps"),
+            };
+        }
+        kind => kind,
+    };
     TemplateError::Render {
         line: error.line().unwrap_or_default(),
         detail: error
@@ -318,5 +363,50 @@ mod tests {
             "a{%- if true -%} b {% endif %}{% if generation %}"
         );
         assert_eq!(without_generation_tags("{% generation"), "{% if true");
+    }
+
+    fn rendered(source: &str) -> Result<String, String> {
+        let templates = NamedTemplates::One(source.to_owned());
+        let template = ChatTemplate::new(&templates, &TokenizerConfig::default()).unwrap();
+        let messages = [serde_json::json!({"role": "user", "content": "hi"})];
+        let inputs = ChatInputs {
+            messages: &messages,
+            ..ChatInputs::default()
+        };
+        template.render(&inputs).map_err(|error| error.to_string())
+    }
+
+    /// A template is a program of somebody else's. On a small stack, as a server's threads have.
+    #[test]
+    fn a_template_without_an_end_or_a_bottom_is_ended() {
+        let nest = "{% set ns = namespace(x=[]) %}{% for i in range(99999) %}{% set ns.x = [ns.x] %}{% endfor %}";
+        let table = [
+            ("{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}{% endfor %}{% endfor %}{% endfor %}".to_owned(), "more than 800000 steps"),
+            ("{% macro m(n) %}{{ m(n) }}{% endmacro %}{{ m(1) }}".to_owned(), "recursion"),
+            (format!("{nest}{{{{ ns.x }}}}"), "more than 200 deep"),
+            (format!("{nest}{{{{ ns.x|tojson }}}}"), "more than 200 deep"),
+            (format!("{nest}{{{{ ns.x|string }}}}"), "more than 200 deep"),
+            ("{% set s = 'x' * 1000000 %}{% for i in range(99) %}{{ s }}{% endfor %}".to_owned(), "line"),
+        ];
+        for (source, says) in table {
+            let small = std::thread::Builder::new().stack_size(256 << 10);
+            let told = source.clone();
+            let result = small
+                .spawn(move || rendered(&told))
+                .unwrap()
+                .join()
+                .unwrap();
+            let message = result.unwrap_err();
+            assert!(message.contains(says), "{source}: {message}");
+        }
+        // Never shown, only dropped, compared and joined.
+        for rest in [
+            "",
+            "{{ ns.x == 1 }}",
+            "{% if ns.x %}{% endif %}",
+            "{{ ns.x|length }}",
+        ] {
+            assert!(rendered(&format!("{nest}{rest}")).is_ok(), "{rest}");
+        }
     }
 }

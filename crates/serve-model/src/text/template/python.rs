@@ -28,8 +28,36 @@ pub(super) fn to_str(value: &Value) -> Result<String, Error> {
     }
 }
 
+/// Lists and dictionaries inside of each other at most: what is shown or becomes JSON is walked recursively.
+const DEPTH_MAX: usize = 200;
+
 /// Python's `repr()`.
 fn repr(value: &Value) -> Result<String, Error> {
+    check_depth(value, 0)?;
+    repr_of(value)
+}
+
+/// Python has a limit on recursion as well.
+fn check_depth(value: &Value, depth: usize) -> Result<(), Error> {
+    if depth > DEPTH_MAX {
+        return Err(invalid(
+            "lists and dictionaries are nested more than 200 deep",
+        ));
+    }
+    match value.kind() {
+        ValueKind::Map => {
+            let mut keys = value.try_iter()?;
+            keys.try_for_each(|key| check_depth(&value.get_item(&key)?, depth + 1))
+        }
+        ValueKind::Seq | ValueKind::Iterable => {
+            let mut items = value.try_iter()?;
+            items.try_for_each(|item| check_depth(&item, depth + 1))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn repr_of(value: &Value) -> Result<String, Error> {
     Ok(match value.kind() {
         ValueKind::String => repr_str(value.as_str().unwrap_or_default()),
         ValueKind::Map => {
@@ -37,8 +65,8 @@ fn repr(value: &Value) -> Result<String, Error> {
             let pairs = keys.map(|key| {
                 Ok(format!(
                     "{}: {}",
-                    repr(&key)?,
-                    repr(&value.get_item(&key)?)?
+                    repr_of(&key)?,
+                    repr_of(&value.get_item(&key)?)?
                 ))
             });
             format!(
@@ -47,7 +75,7 @@ fn repr(value: &Value) -> Result<String, Error> {
             )
         }
         ValueKind::Seq | ValueKind::Iterable => {
-            let items = value.try_iter()?.map(|item| repr(&item));
+            let items = value.try_iter()?.map(|item| repr_of(&item));
             format!("[{}]", items.collect::<Result<Vec<_>, Error>>()?.join(", "))
         }
         ValueKind::Number if !value.is_integer() => {
@@ -154,6 +182,7 @@ pub(super) fn tojson(
     let sort_keys: Option<bool> = kwargs.get("sort_keys")?;
     kwargs.assert_all_used()?;
 
+    check_depth(value, 0)?;
     let json_error = |error: serde_json::Error| invalid("tojson: no JSON").with_source(error);
     let mut json = serde_json::to_value(value).map_err(json_error)?;
     if sort_keys.unwrap_or_default() {

@@ -262,6 +262,10 @@ impl Text for ModelText {
         Self::tokens(self.tokenizer.encode(&prompt))
     }
 
+    fn bytes_max(&self, tokens: u32) -> Option<usize> {
+        self.tokenizer.text_bytes_max(tokens)
+    }
+
     fn detokenizer(&self) -> Box<dyn Detokenize> {
         Box::new(ModelDetokenizer(Some(Detokenizer::new(
             &self.tokenizer,
