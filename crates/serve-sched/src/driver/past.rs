@@ -1,8 +1,8 @@
 //! What engines that are gone have counted, so that no request is forgotten with them.
 
 use serve_core::Class;
-use serve_sched::kv::PoolStats;
-use serve_sched::{ClassStats, Counters, Stats};
+use crate::kv::PoolStats;
+use crate::{ClassStats, Counters, Stats};
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Past {
