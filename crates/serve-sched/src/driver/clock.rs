@@ -1,5 +1,7 @@
 //! The clock of a driver: the machine's, or one's own. Of this module, nothing else reads a clock.
 
+#![expect(clippy::disallowed_types, reason = "this is the clock")]
+
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
@@ -81,7 +83,10 @@ impl ThreadClock for RealClock {
         let quiet = |(): &mut ()| !self.woken.load(Ordering::Acquire);
         let asleep = self.asleep.lock().unwrap_or_else(PoisonError::into_inner);
         match at {
-            Some(at) => drop(self.bell.wait_timeout_while(asleep, self.left_until(at), quiet)),
+            Some(at) => drop(
+                self.bell
+                    .wait_timeout_while(asleep, self.left_until(at), quiet),
+            ),
             None => drop(self.bell.wait_while(asleep, quiet)),
         }
         self.woken.store(false, Ordering::Release);

@@ -5,7 +5,7 @@
 //! whatever step is running, and however long it takes.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use serve_core::{
     BackendError, CancelReason, Event, Refusal, Request, RequestId, Span, StepOutcome, StepPlan,
@@ -154,7 +154,11 @@ impl SharedScheduler {
 
     /// Moves what has happened since the last time to the end of `events`.
     pub fn take_events(&self, events: &mut Vec<Event>) {
-        self.lock().take_events(events);
+        let mut state = self.lock();
+        // What one that is broken has yet to say is said when it is given up.
+        if !state.broken {
+            state.take_events(events);
+        }
     }
 
     /// The scheduler's figures, and with them those of the engines that were lost before: what had not
@@ -224,8 +228,8 @@ impl SharedScheduler {
         let mut events = Vec::new();
         // What is broken may panic again.
         let _ = catch_unwind(AssertUnwindSafe(|| state.take_events(&mut events)));
-        let stats = catch_unwind(AssertUnwindSafe(|| state.stats()));
-        state.past = Past::ended_with(&stats.unwrap_or_else(|_| state.past.alone()));
+        state.broken = true;
+        state.past = Past::ended_with(&state.stats());
         let lost = state.scheduler.take();
         let _ = catch_unwind(AssertUnwindSafe(|| drop(lost)));
         events
@@ -244,8 +248,12 @@ impl SharedScheduler {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // After a panic of the loop that held it, the loop gives the scheduler up.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(|poisoned| {
+            self.state.clear_poison();
+            let mut state = poisoned.into_inner();
+            state.broken = true;
+            state
+        })
     }
 }
 
@@ -264,10 +272,18 @@ impl State {
     }
 
     fn stats(&self) -> Stats {
-        match &self.scheduler {
-            Some(scheduler) => self.past.and(scheduler.stats()),
-            None => self.past.alone(),
+        let Some(scheduler) = &self.scheduler else {
+            return self.past.alone();
+        };
+        if !self.broken {
+            return self.past.and(scheduler.stats());
         }
+        // All that it holds is lost already.
+        let last = catch_unwind(AssertUnwindSafe(|| self.past.and(scheduler.stats())));
+        last.map_or_else(
+            |_| self.past.alone(),
+            |last| Past::ended_with(&last).alone(),
+        )
     }
 
     fn take_events(&mut self, events: &mut Vec<Event>) {

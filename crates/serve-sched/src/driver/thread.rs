@@ -47,7 +47,9 @@ impl EngineThread {
     ) -> io::Result<Self> {
         let (engine, runner) = Self::new(scheduler, backend, Arc::clone(&clock) as _, hooks);
         let run = move || runner.run(&*clock);
-        thread::Builder::new().name("engine".to_owned()).spawn(run)?;
+        thread::Builder::new()
+            .name("engine".to_owned())
+            .spawn(run)?;
         Ok(engine)
     }
 

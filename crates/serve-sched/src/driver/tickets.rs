@@ -25,7 +25,9 @@ pub(super) struct Tickets {
 
 #[derive(Default)]
 struct Live {
-    sinks: BTreeMap<RequestId, (u64, Sink)>,
+    /// Of each id, the last one is the live request's. Before it there may be others that have had the id,
+    /// and are yet to be told of their end.
+    sinks: BTreeMap<RequestId, Vec<(u64, Sink)>>,
     /// Tells a request from another that has had its id.
     serial: u64,
     /// A buffer.
@@ -47,7 +49,7 @@ impl Tickets {
         if taken.is_ok() {
             live.serial += 1;
             let entry = (live.serial, sink);
-            live.sinks.insert(id, entry);
+            live.sinks.entry(id).or_default().push(entry);
         }
         let serial = live.serial;
         // Others may have had to make room for it.
@@ -69,7 +71,8 @@ impl Tickets {
 
     fn cancel(&self, shared: &SharedScheduler, id: RequestId, serial: u64) {
         let live = self.lock();
-        if live.sinks.get(&id).is_some_and(|sink| sink.0 == serial) {
+        let last = live.sinks.get(&id).and_then(|sinks| sinks.last());
+        if last.is_some_and(|last| last.0 == serial) {
             shared.cancel(id, CancelReason::Client);
             self.hand_on(live, shared);
         }
@@ -90,7 +93,8 @@ impl Tickets {
         for event in events {
             live.tell(event, shared);
         }
-        for (_, (_, mut sink)) in std::mem::take(&mut live.sinks) {
+        let left = std::mem::take(&mut live.sinks);
+        for (_, mut sink) in left.into_values().flatten() {
             heard(|| sink(Err(why.clone())));
             live.gone.push(sink);
         }
@@ -115,17 +119,22 @@ impl Tickets {
 impl Live {
     fn tell(&mut self, event: Event, shared: &SharedScheduler) {
         let (id, last) = (event.request, event.kind.is_terminal());
-        let Some((_, sink)) = self.sinks.get_mut(&id) else {
+        let Some(sinks) = self.sinks.get_mut(&id) else {
             return;
         };
-        let heard = heard(|| sink(Ok(event)));
-        if (last || !heard)
-            && let Some((_, sink)) = self.sinks.remove(&id)
-        {
-            self.gone.push(sink);
+        // Who has panicked hears nothing more.
+        if !heard(|| sinks[0].1(Ok(event))) {
+            let deaf = Box::new(drop);
+            self.gone.push(std::mem::replace(&mut sinks[0].1, deaf));
+            if !last && sinks.len() == 1 {
+                shared.cancel(id, CancelReason::Client);
+            }
         }
-        if !last && !heard {
-            shared.cancel(id, CancelReason::Client);
+        if last {
+            self.gone.push(sinks.remove(0).1);
+            if sinks.is_empty() {
+                self.sinks.remove(&id);
+            }
         }
     }
 }
