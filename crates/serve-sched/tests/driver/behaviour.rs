@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use serve_core::{EventKind, Limit, Refusal, Span, Time};
 use serve_sched::Scheduler;
-use serve_sched::driver::{EngineThread, Hooks, NotTaken, Runner, TicketOutlet, Turn, Word};
+use serve_sched::driver::{EngineThread, Hooks, NotTaken, Runner, Ticket, TicketOutlet, Turn};
 
 use crate::hand::{Device, Fault, HandClock, Owner, POISON, scheduler};
 use crate::{assert_all_ended, request};
@@ -46,14 +46,9 @@ impl Stepped {
     }
 }
 
-fn stopped_because(words: Vec<Word>) -> String {
-    words
-        .last()
-        .unwrap()
-        .as_ref()
-        .unwrap_err()
-        .cause
-        .to_string()
+fn stopped_because(ticket: Ticket) -> String {
+    let last = ticket.last().unwrap();
+    last.unwrap_err().cause.to_string()
 }
 
 #[test]
@@ -63,7 +58,7 @@ fn a_panic_is_told_to_each_with_its_message_and_another_engine_goes_on() {
     *world.owner.fault.lock().unwrap() = Some(Fault::Panic);
     world.settle();
     for ticket in tickets {
-        let cause = stopped_because(ticket.collect());
+        let cause = stopped_because(ticket);
         assert_eq!(cause, "it panicked: the device has caught fire");
     }
     let ticket = world.engine.submit(request(3, Time::ZERO, 4, 3)).unwrap();
@@ -87,7 +82,7 @@ fn without_another_engine_nothing_is_taken_any_more() {
             .submit(request(1, Time::ZERO, POISON, 3))
             .unwrap();
         assert_eq!(world.runner.turn(), Turn::Over);
-        assert!(stopped_because(ticket.collect()).contains("panicked"));
+        assert!(stopped_because(ticket).contains("panicked"));
         drop(world.runner);
         let late = world.engine.submit(request(2, Time::ZERO, 4, 3)).err();
         assert_eq!(late, Some(NotTaken::Stopped));

@@ -13,7 +13,7 @@ use serve_sched::driver::{
 use crate::hand::{Device, Fault, HandClock, Owner, POISON, panic_silently, scheduler};
 use crate::{assert_all_ended, assert_conserved, request};
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 enum Op {
     Submit {
         prompt: u32,
