@@ -17,12 +17,12 @@ use axum::response::Response;
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared, WeakShared};
 use serve_core::{CancelReason, Span, TenantId, Time};
+use serve_sched::driver::{Clock, RealClock};
 use sha2::{Digest, Sha256};
 
 use crate::api::Endpoint;
 use crate::error::Problem;
 use crate::stream::json;
-use crate::worker::Clock;
 
 const KEY_HEADER: HeaderName = HeaderName::from_static("idempotency-key");
 const REPLAYED_HEADER: HeaderName = HeaderName::from_static("idempotent-replayed");
@@ -52,7 +52,7 @@ pub(crate) struct BodyHash([u8; 32]);
 /// The answers of keys that are known, and the work on those that are not answered yet.
 #[derive(Debug)]
 pub(crate) struct Answers {
-    clock: Clock,
+    clock: RealClock,
     table: Mutex<Table<WeakShared<Work>>>,
 }
 
@@ -90,7 +90,7 @@ impl Answers {
     /// Keeps answers for `ttl`, and no more of them than fit into `bytes_max`.
     pub(crate) fn new(ttl: Span, bytes_max: usize) -> Arc<Self> {
         Arc::new(Self {
-            clock: Clock::start(),
+            clock: RealClock::start(),
             table: Mutex::new(Table::new(ttl, bytes_max)),
         })
     }

@@ -8,7 +8,7 @@ pub(super) fn check(files: &[File]) -> Vec<Finding> {
     let mut findings = lints(files);
     findings.extend(purity(files));
     findings.extend(edge_library(files));
-    findings.extend(adapter_alone(files));
+    findings.extend(drivers_alone(files));
     findings
 }
 
@@ -111,27 +111,34 @@ const ASYNC_ONLY: [&str; 7] = [
     "tower_service::",
 ];
 
-/// Of serve-sched, the adapter alone knows of a runtime and of HTTP, and nothing but lib.rs of the
-/// adapter: what decides is the same with the feature and without it.
-fn adapter_alone(files: &[File]) -> Vec<Finding> {
+/// What drives decisions, in serve-sched: a folder, its feature, and what it alone may name.
+const DRIVERS: [(&str, &str, &[&str]); 2] = [
+    ("adapter", "\"async\"", &ASYNC_ONLY),
+    ("driver", "\"thread\"", &["std::thread", "Condvar"]),
+];
+
+/// Of serve-sched, the adapter alone knows of a runtime and of HTTP, the driver alone of threads, and
+/// nothing but lib.rs of either: what decides is the same with the features and without them.
+fn drivers_alone(files: &[File]) -> Vec<Finding> {
     const SOURCES: &str = "crates/serve-sched/src/";
 
-    let pure = files.iter().filter(|file| {
-        file.path.starts_with(SOURCES) && !file.path.starts_with(&format!("{SOURCES}adapter/"))
-    });
-    let found = pure.flat_map(|file| {
-        let is_lib = file.path.strip_prefix(SOURCES) == Some("lib.rs");
-        let naming = file.lines().filter(move |(_, line)| {
-            let code = code(line);
-            let names_crate = ASYNC_ONLY.iter().any(|krate| has_path(code, krate));
-            names_crate || !is_lib && (has_path(code, "adapter::") || code.contains("\"async\""))
-        });
-        naming.map(move |(number, _)| {
-            let remedy = "only src/adapter may know of a runtime; decisions are told the time";
-            Finding::new(file, number, remedy)
-        })
-    });
-    found.collect()
+    let mut found = Vec::new();
+    for (folder, feature, own) in DRIVERS {
+        let (inside, path) = (format!("{SOURCES}{folder}/"), format!("crate::{folder}::"));
+        let outside =
+            |file: &&File| file.path.starts_with(SOURCES) && !file.path.starts_with(&inside);
+        for file in files.iter().filter(outside) {
+            let is_lib = file.path.strip_prefix(SOURCES) == Some("lib.rs");
+            let naming = file.lines().filter(|(_, line)| {
+                let code = code(line);
+                let names_own = own.iter().any(|name| has_path(code, name));
+                names_own || !is_lib && (has_path(code, &path) || code.contains(feature))
+            });
+            let remedy = format!("only src/{folder} may know of that; decisions are told the time");
+            found.extend(naming.map(|(number, _)| Finding::new(file, number, remedy.as_str())));
+        }
+    }
+    found
 }
 
 /// Whether a path begins with `krate`, or goes through it.
@@ -208,12 +215,24 @@ mod tests {
     }
 
     #[test]
-    fn of_the_scheduler_only_the_adapter_knows_of_a_runtime() {
+    fn of_the_scheduler_only_its_drivers_know_of_a_runtime_and_of_threads() {
         let adapter = "crates/serve-sched/src/adapter/clock.rs";
+        let driver = "crates/serve-sched/src/driver/clock.rs";
         let order = "crates/serve-sched/src/order/fifo.rs";
         let lib = "crates/serve-sched/src/lib.rs";
         for (path, line, allowed) in [
             (adapter, "use tokio::time::Instant;", true),
+            (driver, "use tokio::time::Instant;", false),
+            (driver, "use std::thread::sleep;", true),
+            (driver, "use std::sync::{Condvar, Mutex};", true),
+            (driver, "#[cfg(feature = \"async\")]", false),
+            (adapter, "use crate::driver::Clock;", false),
+            (adapter, "pub use driver::Driver;", true),
+            (adapter, "bell: Condvar,", false),
+            (order, "use crate::driver::Clock;", false),
+            (order, "std::thread::Builder::new()", false),
+            (order, "#[cfg(feature = \"thread\")]", false),
+            (lib, "#[cfg(feature = \"thread\")]", true),
             (order, "use tokio::time::Instant;", false),
             (order, "let body: http_body::Frame;", false),
             (order, "use crate::adapter::Clock;", false),
@@ -228,7 +247,7 @@ mod tests {
                 true,
             ),
         ] {
-            let found = adapter_alone(&[file(path, line)]);
+            let found = drivers_alone(&[file(path, line)]);
             assert_eq!(found.is_empty(), allowed, "{path}: {line}");
         }
     }

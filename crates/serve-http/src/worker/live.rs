@@ -3,90 +3,91 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use serve_core::{CancelReason, EventKind, Request, RequestId, Time};
+use serve_core::{CancelReason, Event, EventKind, Request, RequestId, Time};
+use serve_sched::driver::{NotTaken, SharedScheduler};
 use tokio::sync::mpsc;
 
-use super::clock::Clock;
 use super::permits::Permit;
-use super::shared::SharedScheduler;
-use super::update::{Batch, EngineNumber, Message, Update};
+use super::update::{Message, Update};
 use crate::metrics::Metrics;
 
 #[derive(Debug)]
 struct Entry {
     /// Holds one slot more than the updates that may lie in it, for the last update.
     updates: mpsc::Sender<Update>,
-    engine: EngineNumber,
     deadline: Option<Time>,
+    /// When it was noticed that the client is gone.
+    gone_at: Option<Time>,
     permit: Permit,
 }
 
-/// What is entered of a request.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Entered {
-    pub(super) id: RequestId,
-    pub(super) deadline: Option<Time>,
-}
-
-impl Entered {
-    pub(super) fn of(request: &Request) -> Self {
-        Self {
-            id: request.id(),
-            deadline: request.deadline(),
-        }
-    }
-}
-
 /// The table of live requests. An entry, and with it the request's permit, goes when the engine has
-/// let go of the request, not when the client has.
-#[derive(Debug, Default)]
+/// let go of the request, not when the client has. Its lock is taken before the scheduler's.
 pub(super) struct Live {
     entries: Mutex<HashMap<RequestId, Entry>>,
+    shared: Arc<SharedScheduler>,
+    metrics: Arc<Metrics>,
 }
 
 impl Live {
-    /// Enters a request whose updates go to `updates`, a channel with one slot more than may lie
-    /// unread in it.
-    pub(super) fn enter(
-        &self,
-        request: Entered,
-        engine: EngineNumber,
-        permit: Permit,
-        updates: mpsc::Sender<Update>,
-    ) {
-        let entry = Entry {
-            updates,
-            engine,
-            deadline: request.deadline,
-            permit,
-        };
-        self.lock().insert(request.id, entry);
+    pub(super) fn new(shared: Arc<SharedScheduler>, metrics: Arc<Metrics>) -> Self {
+        Self {
+            entries: Mutex::default(),
+            shared,
+            metrics,
+        }
     }
 
-    /// Takes out a request that the engine has not taken.
-    pub(super) fn leave(&self, id: RequestId) {
-        self.lock().remove(&id);
+    /// Puts in a request whose updates go to `updates`, a channel with one slot more than may lie
+    /// unread in it.
+    pub(super) fn submit(
+        &self,
+        request: Request,
+        permit: Permit,
+        updates: mpsc::Sender<Update>,
+    ) -> Result<(), NotTaken> {
+        let (id, deadline) = (request.id(), request.deadline());
+        let mut entries = self.lock();
+        self.shared.submit(request)?;
+        let entry = Entry {
+            updates,
+            deadline,
+            gone_at: None,
+            permit,
+        };
+        entries.insert(id, entry);
+        Ok(())
+    }
+
+    /// Cancels a request because its client is gone. One that is gone already has had its last event.
+    pub(super) fn cancel(&self, id: RequestId) {
+        let now = self.shared.now();
+        if let Some(entry) = self.lock().get_mut(&id) {
+            entry.gone_at.get_or_insert(now);
+        }
+        self.shared.cancel(id, CancelReason::Client);
     }
 
     pub(super) fn len(&self) -> usize {
         self.lock().len()
     }
 
-    fn deliver(&self, batch: Batch, way: &WayOut) {
-        let mut behind = Vec::new();
-        let mut called_off = batch.called_off;
+    fn deliver(&self, events: Vec<Event>) {
+        let (mut behind, mut noticed) = (Vec::new(), Vec::new());
         let mut entries = self.lock();
-        for (id, update) in batch.updates {
+        for event in events {
+            let id = event.request;
             let Some(entry) = entries.get(&id) else {
                 continue;
             };
-            let (last, displaced) = (update.is_last(), is_displaced(&update));
-            if is_late(&update) {
-                called_off.extend(entry.deadline);
+            let last = event.kind.is_terminal();
+            let displaced = matches!(event.kind, EventKind::Displaced { .. });
+            if let EventKind::Cancelled { reason, .. } = event.kind {
+                noticed.extend(entry.noticed(reason));
             }
             if last || entry.updates.capacity() > 1 {
                 // A closed channel means that the client is gone; its cancellation is on the way.
-                let _ = entry.updates.try_send(update);
+                let _ = entry.updates.try_send(Update::Happened(event));
             } else {
                 let unread = entry.updates.max_capacity() - 1;
                 if entry.updates.try_send(Update::FellBehind(unread)).is_ok() {
@@ -102,20 +103,12 @@ impl Live {
         }
         drop(entries);
         // Only now are the permits free as well.
-        let now = way.clock.now();
-        // Not before: a holder of its lock may enter a request here.
+        let now = self.shared.now();
         for id in behind {
-            way.shared.cancel(id, CancelReason::Client, now);
+            self.cancel(id);
         }
-        for noticed in called_off {
-            way.metrics.released(now.since(noticed));
-        }
-    }
-
-    /// This engine is gone, and with it the requests that were in it.
-    fn fail_those_in(&self, engine: EngineNumber) {
-        for (_, entry) in self.lock().extract_if(|_, entry| entry.engine == engine) {
-            let _ = entry.updates.try_send(Update::EngineStopped);
+        for noticed in noticed {
+            self.metrics.released(now.since(noticed));
         }
     }
 
@@ -131,39 +124,27 @@ impl Live {
     }
 }
 
-/// Whether it says that the request had to make room for another.
-fn is_displaced(update: &Update) -> bool {
-    let Update::Happened(event) = update else {
-        return false;
-    };
-    matches!(event.kind, EventKind::Displaced { .. })
+impl Entry {
+    /// When it was noticed that the request had to be cancelled.
+    fn noticed(&self, reason: CancelReason) -> Option<Time> {
+        match reason {
+            CancelReason::Client => self.gone_at,
+            CancelReason::Deadline => self.deadline,
+            _ => None,
+        }
+    }
 }
 
-/// Whether it says that the request's time was up.
-fn is_late(update: &Update) -> bool {
-    let Update::Happened(event) = update else {
-        return false;
-    };
-    let EventKind::Cancelled { reason, .. } = event.kind else {
-        return false;
-    };
-    reason == CancelReason::Deadline
-}
-
-/// What handing out needs beside the table.
-pub(super) struct WayOut {
-    pub(super) shared: Arc<SharedScheduler>,
-    pub(super) clock: Clock,
-    pub(super) metrics: Arc<Metrics>,
-}
-
-/// Hands each batch out to the requests' own tasks until the inference thread ends, then tells all
-/// that are left that it has.
-pub(super) async fn fan_out(live: Arc<Live>, way: WayOut, mut messages: mpsc::Receiver<Message>) {
+/// Hands each batch out to the requests' own tasks until the inference thread ends. Whoever is in an
+/// engine that is lost is told that.
+pub(super) async fn fan_out(live: Arc<Live>, mut messages: mpsc::Receiver<Message>) {
     while let Some(message) = messages.recv().await {
         match message {
-            Message::Batch(batch) => live.deliver(batch, &way),
-            Message::EngineLost(engine) => live.fail_those_in(engine),
+            Message::Batch(events) => live.deliver(events),
+            Message::EngineLost(told) => {
+                live.fail_all();
+                let _ = told.send(());
+            }
         }
     }
     live.fail_all();

@@ -1,16 +1,15 @@
 //! The one inference thread, and the ways to it and from it.
 //!
-//! Requests and cancellations go to the scheduler under a lock (`shared`), from the requests' own handlers; what
+//! Requests and cancellations go to the scheduler under a lock, from the requests' own handlers; what
 //! happens to requests comes out in one batch for each step and is handed to each request's own task.
+//! The loop is [`serve_sched::driver`]'s. The server adds permits, batches, bounds for slow readers, metrics,
+//! and another engine after a panic.
 //! The thread is the only place that touches the device, and nobody waits for the device but the
 //! thread: a request is taken or refused at once, whatever step is running.
 
-mod clock;
-mod drive;
 mod live;
-mod past;
+mod outlet;
 mod permits;
-mod shared;
 mod supervise;
 mod update;
 
@@ -22,6 +21,7 @@ use std::thread;
 use serve_core::{
     Backend, CancelReason, Limit, Limits, Refusal, Request, RequestId, Span, TenantId, Time,
 };
+use serve_sched::driver::{Clock, NotTaken, RealClock, Runner, SharedScheduler};
 use serve_sched::{ConfigError, Policies, Scheduler, Stats};
 use thiserror::Error;
 use tokio::sync::mpsc;
@@ -29,10 +29,9 @@ use tokio::sync::mpsc;
 use crate::error::Problem;
 use crate::lifecycle::{Lifecycle, State};
 use crate::metrics::Metrics;
-pub(crate) use clock::Clock;
-use live::{Entered, Live, WayOut};
+use live::Live;
+use outlet::Messages;
 use permits::Permits;
-use shared::{SharedScheduler, Turned};
 use supervise::Supervisor;
 
 pub use permits::Permit;
@@ -53,7 +52,6 @@ pub struct Worker {
     live: Arc<Live>,
     permits: Arc<Permits>,
     limits: Limits,
-    clock: Clock,
     next_id: AtomicU64,
 }
 
@@ -87,38 +85,28 @@ impl Worker {
     ) -> Result<Self, WorkerError> {
         let limits = backend.limits();
         let scheduler = Scheduler::new(limits, policies)?;
-        let clock = Clock::start();
-        let shared = Arc::new(SharedScheduler::new(scheduler, clock));
+        let clock = Arc::new(RealClock::start());
+        let shared = SharedScheduler::new(scheduler, Arc::clone(&clock) as Arc<dyn Clock>);
         let share = match queue_cap {
             0 => Permits::SHARE_MAX,
             cap => cap.saturating_add(limits.sequences_max),
         };
-        let live = Arc::new(Live::default());
+        let live = Arc::new(Live::new(Arc::clone(&shared), Arc::clone(&metrics)));
         let (messages, received) = mpsc::channel(BATCHES_MAX);
-        let supervisor = Supervisor {
-            shared: Arc::clone(&shared),
-            messages,
-            clock,
-            limits,
-            lifecycle,
-            rebuild,
-            metrics: Arc::clone(&metrics),
-        };
+        let supervisor = Supervisor::new(Arc::clone(&shared), limits, lifecycle, rebuild, metrics);
+        let loop_of = Arc::clone(&shared);
         thread::Builder::new()
             .name("inference".to_owned())
-            .spawn(move || supervisor.run(backend))?;
-        let way = WayOut {
-            shared: Arc::clone(&shared),
-            clock,
-            metrics,
-        };
-        tokio::spawn(live::fan_out(Arc::clone(&live), way, received));
+            .spawn(move || {
+                let outlet = Messages::new(messages);
+                Runner::new(loop_of, backend, outlet, supervisor).run(&*clock);
+            })?;
+        tokio::spawn(live::fan_out(Arc::clone(&live), received));
         Ok(Self {
             shared,
             live,
             permits: Permits::new(share),
             limits,
-            clock,
             next_id: AtomicU64::new(1),
         })
     }
@@ -130,7 +118,7 @@ impl Worker {
 
     /// The present time of the engine's clock.
     pub fn now(&self) -> Time {
-        self.clock.now()
+        self.shared.now()
     }
 
     /// An id that no other request has.
@@ -150,8 +138,15 @@ impl Worker {
                 max: full.share,
             },
             // One permit is enough, and each of those refused needs its own.
-            retry_after: self.shared.time_to_drain(full.refused),
+            retry_after: self.time_to_drain(full.refused),
         })
+    }
+
+    /// How long the engine takes to end `requests`, if that is known.
+    fn time_to_drain(&self, requests: u32) -> Option<Span> {
+        let rate = |scheduler: &mut Scheduler, _| scheduler.pace().drain_rate();
+        let rate = self.shared.with(rate).flatten()?;
+        Some(Span::from_secs_f64(f64::from(requests) / rate))
     }
 
     /// Puts a request into the scheduler. Its permit is given back when the engine has let go of it.
@@ -160,32 +155,27 @@ impl Worker {
     ///
     /// [`Problem::Refused`] by the scheduler, or what is the matter when there is no engine.
     pub fn submit(&self, permit: Permit, request: Request) -> Result<Ticket, Problem> {
-        let entered = Entered::of(&request);
+        let id = request.id();
         // Started, tokens, end.
         let updates_max = (request.output_tokens_max() as usize).saturating_add(2);
         let (sender, updates) = mpsc::channel(updates_max.min(UNREAD_MAX) + 1);
-        let enter = |engine| self.live.enter(entered, engine, permit, sender);
-        if let Err(turned) = self.shared.submit(request, enter) {
-            self.live.leave(entered.id);
-            return Err(match turned {
-                Turned::Refused(refusal) => Problem::Refused(refusal),
-                Turned::Rebuilding => Problem::NotReady(State::Rebuilding),
-                Turned::Closed => Problem::EngineStopped,
-            });
-        }
+        let taken = self.live.submit(request, permit, sender);
+        taken.map_err(|not_taken| match not_taken {
+            NotTaken::Refused(refusal) => Problem::Refused(refusal),
+            NotTaken::Rebuilding => Problem::NotReady(State::Rebuilding),
+            NotTaken::Stopped => Problem::EngineStopped,
+        })?;
         Ok(Ticket {
-            id: entered.id,
+            id,
             updates,
-            shared: Arc::clone(&self.shared),
-            clock: self.clock,
+            live: Arc::clone(&self.live),
             ended: false,
         })
     }
 
     /// Cancels a request as if its client had gone away, except that the client is told.
     pub fn cancel(&self, id: RequestId) {
-        self.shared
-            .cancel(id, CancelReason::Client, self.clock.now());
+        self.live.cancel(id);
     }
 
     /// How long there has been work and no step has ended; zero where there is none.
@@ -195,12 +185,12 @@ impl Worker {
 
     /// Has predictions begin anew: the warm-up, short and alone, is no measure of what follows it.
     pub(crate) fn forget_pace(&self) {
-        self.shared.forget_pace();
+        self.shared.with(|scheduler, _| scheduler.forget_pace());
     }
 
     /// Has the scheduler take no more requests.
     pub fn drain(&self) {
-        self.shared.drain();
+        self.shared.drain(None);
     }
 
     /// Cancels every live request because the server is shutting down. Returns how many.
@@ -236,8 +226,7 @@ impl Drop for Worker {
 pub struct Ticket {
     id: RequestId,
     updates: mpsc::Receiver<Update>,
-    shared: Arc<SharedScheduler>,
-    clock: Clock,
+    live: Arc<Live>,
     ended: bool,
 }
 
@@ -256,8 +245,7 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         if !self.ended {
-            self.shared
-                .cancel(self.id, CancelReason::Client, self.clock.now());
+            self.live.cancel(self.id);
         }
     }
 }

@@ -10,15 +10,13 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use serve_core::{Backend, Limits, Request, RequestId, TokenId};
+use serve_core::{
+    Backend, BackendError, Limits, Request, RequestId, Span, StepOutcome, StepPlan, TokenId,
+};
+use serve_sched::driver::{Hooks, SharedScheduler, Stopped};
 use serve_sched::{Engine, Policies, Progress, Scheduler};
-use tokio::sync::mpsc;
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
-use super::clock::Clock;
-use super::drive::{Drive, Over};
-use super::shared::SharedScheduler;
-use super::update::{Batch, Message};
 use crate::lifecycle::{Lifecycle, State};
 use crate::metrics::Metrics;
 
@@ -34,93 +32,107 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// The request that a new backend runs first; those of clients count from 1.
 const WARM_UP: RequestId = RequestId::new(0);
 
+type AnyBackend = Box<dyn Backend + Send>;
+
 /// What outlives an engine.
 pub(super) struct Supervisor {
-    pub(super) shared: Arc<SharedScheduler>,
-    pub(super) messages: mpsc::Sender<Message>,
-    pub(super) clock: Clock,
-    pub(super) limits: Limits,
-    pub(super) lifecycle: Arc<Lifecycle>,
-    pub(super) rebuild: Option<Rebuild>,
-    pub(super) metrics: Arc<Metrics>,
+    shared: Arc<SharedScheduler>,
+    limits: Limits,
+    lifecycle: Arc<Lifecycle>,
+    rebuild: Option<Rebuild>,
+    metrics: Arc<Metrics>,
+    /// Attempts since a request has finished, and how many had then.
+    attempts: u32,
+    finished: u64,
 }
 
 impl Supervisor {
-    /// Runs `backend`, and others after it, until it is closed or no engine can be had. The
-    /// end of the message channel, when this returns, fails whatever is live.
-    pub(super) fn run(mut self, backend: Box<dyn Backend + Send>) {
-        let mut attempts = 0;
-        let mut finished = 0;
-        let mut next = Some(backend);
-        while let Some(backend) = next.take() {
-            let drive = Drive {
-                backend,
-                shared: Arc::clone(&self.shared),
-                messages: self.messages.clone(),
-                clock: self.clock,
-                metrics: Arc::clone(&self.metrics),
-            };
-            // The backend is dropped in here and the scheduler is given up below, so nothing sees
-            // their broken state.
-            if catch_unwind(AssertUnwindSafe(|| drive.run())).is_ok_and(|over| over == Over::Closed)
-            {
-                break;
-            }
-            error!("the inference thread panicked");
-            // First the state, so that a client that hears of it finds it. A server that drains ends without.
-            let rebuilding = self.rebuild.is_some() && self.lifecycle.rebuild();
-            if !rebuilding {
-                self.shared.close();
-            }
-            let listening = self.tell_lost();
-            let now_finished = self.shared.stats().counters.finished;
-            if now_finished > finished {
-                attempts = 0;
-            }
-            finished = now_finished;
-            if rebuilding && listening {
-                next = self.another(&mut attempts);
-            }
-            if next.is_none() {
-                error!("nothing can be served any more");
-                self.shared.close();
-                self.lifecycle.advance(State::Failed);
-            }
+    pub(super) fn new(
+        shared: Arc<SharedScheduler>,
+        limits: Limits,
+        lifecycle: Arc<Lifecycle>,
+        rebuild: Option<Rebuild>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self {
+            shared,
+            limits,
+            lifecycle,
+            rebuild,
+            metrics,
+            attempts: 0,
+            finished: 0,
         }
-        self.shared.close();
+    }
+}
+
+impl Hooks<AnyBackend> for Supervisor {
+    fn stepped(&mut self, plan: &StepPlan, ended: Result<&StepOutcome, &BackendError>, took: Span) {
+        let sequences = plan.segments().len() as u32;
+        match ended {
+            // One that runs nothing only lets the backend forget requests.
+            Ok(_) if sequences > 0 => self.metrics.stepped(took, sequences),
+            Ok(_) => {}
+            Err(error) => warn!(step = plan.step().get(), %error, "a step failed"),
+        }
     }
 
-    /// Gives the engine up and tells everybody who was in it. Returns whether anybody still listens.
-    fn tell_lost(&self) -> bool {
-        let mut last_words = Batch::default();
-        let engine = self.shared.lose(&mut last_words);
-        [Message::Batch(last_words), Message::EngineLost(engine)]
-            .into_iter()
-            .all(|message| self.messages.blocking_send(message).is_ok())
+    fn lost(&mut self, why: &Stopped) -> bool {
+        error!(cause = &*why.cause, "the inference thread panicked");
+        // First the state, so that a client that hears of it finds it. A server that drains ends without.
+        let rebuilding = self.rebuild.is_some() && self.lifecycle.rebuild();
+        if !rebuilding {
+            self.give_up();
+        }
+        rebuilding
     }
 
+    fn rebuild(&mut self) -> Option<(Scheduler, AnyBackend)> {
+        let finished = self.shared.stats().counters.finished;
+        if finished > self.finished {
+            self.attempts = 0;
+        }
+        self.finished = finished;
+        let another = self.another();
+        if another.is_none() {
+            self.give_up();
+        }
+        another
+    }
+
+    fn rebuilt(&mut self) {
+        // Not when the server drains by now; then it has told the engine.
+        self.lifecycle.advance(State::Ready);
+    }
+}
+
+impl Supervisor {
     /// Another engine, if one can be built.
-    fn another(&mut self, attempts: &mut u32) -> Option<Box<dyn Backend + Send>> {
-        while *attempts < ATTEMPTS_MAX {
-            if *attempts > 0 {
-                thread::sleep(PAUSE * (1 << (*attempts - 1)));
+    fn another(&mut self) -> Option<(Scheduler, AnyBackend)> {
+        while self.attempts < ATTEMPTS_MAX {
+            if self.attempts > 0 {
+                thread::sleep(PAUSE * (1 << (self.attempts - 1)));
             }
-            *attempts += 1;
+            self.attempts += 1;
+            let attempt = self.attempts;
             match self.build() {
-                Ok((backend, scheduler)) => {
-                    self.shared.install(scheduler);
-                    info!(attempt = *attempts, "the backend was built anew");
-                    // Not when the server drains by now; then it has told the engine.
-                    self.lifecycle.advance(State::Ready);
-                    return Some(backend);
+                Ok(engine) => {
+                    info!(attempt, "the backend was built anew");
+                    return Some(engine);
                 }
-                Err(cause) => error!(attempt = *attempts, %cause, "the backend could not be built"),
+                Err(cause) => error!(attempt, %cause, "the backend could not be built"),
             }
         }
         None
     }
 
-    fn build(&mut self) -> Result<(Box<dyn Backend + Send>, Scheduler), String> {
+    fn give_up(&self) {
+        error!("nothing can be served any more");
+        self.shared.close();
+        self.lifecycle.advance(State::Failed);
+    }
+
+    fn build(&mut self) -> Result<(Scheduler, AnyBackend), String> {
         let Some(rebuild) = &mut self.rebuild else {
             return Err("there is nothing to build it with".to_owned());
         };
@@ -133,15 +145,15 @@ impl Supervisor {
         let warm = warm.unwrap_or_else(|_| Err("it panicked".to_owned()));
         let backend = warm.map_err(|cause| format!("its first request failed: {cause}"))?;
         let scheduler = Scheduler::new(self.limits, policies).map_err(|error| error.to_string())?;
-        Ok((backend, scheduler))
+        Ok((scheduler, backend))
     }
 
     /// Has a new backend run one short request from its first step to its last, before anybody's,
     /// under a scheduler of its own: it counts for nothing and uses up nobody's rate.
-    fn warm_up(&self, backend: Box<dyn Backend + Send>) -> Result<Box<dyn Backend + Send>, String> {
+    fn warm_up(&self, backend: AnyBackend) -> Result<AnyBackend, String> {
         let scheduler = Scheduler::new(self.limits, Policies::default());
         let mut engine = Engine::new(scheduler.map_err(|error| error.to_string())?, backend);
-        let mut now = self.clock.now();
+        let mut now = self.shared.now();
         let tokens = 2.min(self.limits.context_max / 2).max(1);
         let request = Request::new(WARM_UP, now, vec![TokenId::new(0)], tokens)
             .map_err(|error| error.to_string())?;
@@ -150,7 +162,7 @@ impl Supervisor {
         loop {
             now = match engine.step(now) {
                 // What a mock has only computed need not be waited for.
-                Progress::Ran { until, .. } => until.max(self.clock.now()),
+                Progress::Ran { until, .. } => until.max(self.shared.now()),
                 Progress::Idle { wake: Some(wake) } => wake,
                 Progress::Failed { error, .. } => return Err(error.to_string()),
                 // It is over, and the backend has been told to forget it.

@@ -1,10 +1,7 @@
 //! What the inference thread says to the requests' tasks.
 
-use serve_core::{Event, RequestId, Time};
-
-/// Which of the engines in a row a request is with.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct EngineNumber(pub(super) u64);
+use serve_core::Event;
+use tokio::sync::oneshot;
 
 /// What one request's task is told.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,25 +24,11 @@ impl Update {
     }
 }
 
-/// All updates of one step, on their way from the inference thread.
-#[derive(Debug, Default)]
-pub(super) struct Batch {
-    pub(super) updates: Vec<(RequestId, Update)>,
-    /// When it was noticed that the requests had to be cancelled which now have been.
-    pub(super) called_off: Vec<Time>,
-}
-
-impl Batch {
-    pub(super) fn is_empty(&self) -> bool {
-        self.updates.is_empty() && self.called_off.is_empty()
-    }
-}
-
 /// What the inference thread says.
 #[derive(Debug)]
 pub(super) enum Message {
-    /// What happened in a step.
-    Batch(Batch),
-    /// This engine has panicked, and everything that was in it is gone.
-    EngineLost(EngineNumber),
+    /// All that has happened in a step.
+    Batch(Vec<Event>),
+    /// The engine is lost, and everything that was in it is gone. To be answered when everybody has been told.
+    EngineLost(oneshot::Sender<()>),
 }

@@ -5,7 +5,7 @@
 //! JSON, tokenizer, keys. And it is what a simulation of the same settings predicts,
 //! with real time in the place of virtual. Rows, definitions and manifest are those of any run.
 //!
-//! It knows no device: the caller hands in its backend.
+//! It knows no device: the caller hands in its backend. The loop is [`serve_sched::driver`]'s.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -31,33 +31,33 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod desk;
 pub(crate) mod ending;
+mod figures;
 pub(crate) mod request;
-mod worker;
 
 use std::io;
 use std::sync::Arc;
 
-use serve_core::{Backend, EventKind, FinishReason, TokenId};
+use serve_core::{Backend, EventKind, FinishReason, InvalidRequest, Request, TokenId};
 use serve_sched::Scheduler;
-use tokio::runtime::Handle;
+use serve_sched::driver::{EngineThread, Guard, NotTaken, RealClock, Word};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 pub(crate) use request::CannotAsk;
 pub use request::Terms;
 
 use crate::store::manifest::{Model, Runtime, Source};
 use crate::store::timeline::Sample;
-use crate::transport::drive::{Attempt, AttemptError, Call, Timer, Transport};
+use crate::transport::drive::{Attempt, AttemptError, Call, Transport};
 use crate::workload::spec::Spec;
-use desk::{Desk, Ticket, Turned};
 use ending::{Course, Unanswered};
+use figures::Stepped;
 use request::Asker;
-use worker::Worker;
 
 /// An engine that runs. Dropping it ends its thread.
 pub struct Engine {
-    desk: Arc<Desk>,
+    thread: Arc<EngineThread>,
+    stepped: Stepped,
     terms: Terms,
     /// Layer 1 of the manifests of its runs.
     pub model: Model,
@@ -66,8 +66,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Starts the engine of a scheduler and the device whose limits it was made for. Must be called
-    /// within a multi-threaded tokio runtime.
+    /// Starts the engine of a scheduler and the device whose limits it was made for.
     ///
     /// # Errors
     ///
@@ -77,38 +76,16 @@ impl Engine {
         backend: B,
         terms: Terms,
     ) -> io::Result<Self> {
-        Self::with_timer(scheduler, backend, terms, Timer::Thread)
+        let stepped = Stepped::default();
+        let clock = Arc::new(RealClock::start());
+        let thread = EngineThread::start_with(scheduler, backend, clock, stepped.clone())?;
+        Ok(Self::over(thread, stepped, terms))
     }
 
-    /// The same, with another way to wait: with [`Timer::Runtime`] the engine is a task of the runtime
-    /// that it is started in, whose time tests can move.
-    ///
-    /// # Errors
-    ///
-    /// As [`start`](Self::start).
-    pub(crate) fn with_timer<B: Backend + Send + 'static>(
-        scheduler: Scheduler,
-        backend: B,
-        terms: Terms,
-        timer: Timer,
-    ) -> io::Result<Self> {
-        let desk = Arc::new(Desk::new(scheduler));
-        let worker = Worker {
-            backend,
-            desk: Arc::clone(&desk),
-            timer,
-        };
-        match (timer, Handle::current()) {
-            (Timer::Runtime, handle) => drop(handle.spawn(worker.run())),
-            (Timer::Thread, handle) => {
-                let run = move || handle.block_on(worker.run());
-                std::thread::Builder::new()
-                    .name("engine".to_owned())
-                    .spawn(run)?;
-            }
-        }
-        Ok(Self {
-            desk,
+    fn over(thread: EngineThread, stepped: Stepped, terms: Terms) -> Self {
+        Self {
+            thread: Arc::new(thread),
+            stepped,
             terms,
             model: Model {
                 name: "unnamed".to_owned(),
@@ -119,7 +96,7 @@ impl Engine {
                 version: Some(env!("CARGO_PKG_VERSION").to_owned()),
                 ..Runtime::default()
             },
-        })
+        }
     }
 
     /// What sends a workload of this specification to it.
@@ -129,7 +106,7 @@ impl Engine {
     /// [`CannotAsk`] names the key that only a server understands.
     pub(crate) fn client(&self, spec: &Spec) -> Result<EngineClient, CannotAsk> {
         Ok(EngineClient {
-            desk: Arc::clone(&self.desk),
+            thread: Arc::clone(&self.thread),
             asker: Arc::new(Asker::new(spec, self.terms.clone())?),
             stream: spec.request.stream,
         })
@@ -137,26 +114,28 @@ impl Engine {
 
     /// What it holds and what it has done; `at_ns` is when that was asked.
     pub(crate) fn sample(&self, at_ns: u64) -> Sample {
-        self.desk.sample(at_ns)
+        self.stepped.sample(&self.thread.scheduler().stats(), at_ns)
     }
 }
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        self.desk.close();
+        // Whoever still asks is told.
+        self.thread.scheduler().close();
     }
 }
 
 /// Asks an engine in this process.
 #[derive(Clone)]
 pub(crate) struct EngineClient {
-    desk: Arc<Desk>,
+    thread: Arc<EngineThread>,
     asker: Arc<Asker>,
     stream: bool,
 }
 
 impl EngineClient {
-    fn submit(&self, call: &Call<'_>) -> Result<Ticket, Turned> {
+    /// The request of a call.
+    fn request(&self, call: &Call<'_>) -> Result<Request, InvalidRequest> {
         let turn = call.history.len();
         // An answer is kept as the ids of its tokens.
         let answer = |at: usize| {
@@ -165,11 +144,17 @@ impl EngineClient {
                 .collect()
         };
         let prompt = self.asker.prompt(call.conversation, turn, answer);
-        self.desk.submit(|id, at| {
-            let deadline = call.time_left.map(|left| at + left.into());
-            self.asker
-                .request((id, at), call.conversation, turn, prompt, deadline)
-        })
+        let (id, at) = (self.thread.next_id(), self.thread.now());
+        let deadline = call.time_left.map(|left| at + left.into());
+        self.asker
+            .request((id, at), call.conversation, turn, prompt, deadline)
+    }
+
+    fn submit(&self, request: Request) -> Result<(UnboundedReceiver<Word>, Guard), NotTaken> {
+        let (sender, words) = unbounded_channel();
+        // One that is being cancelled listens no more.
+        let sink = move |word| drop(sender.send(word));
+        Ok((words, self.thread.submit_to(request, sink)?))
     }
 }
 
@@ -177,24 +162,28 @@ impl Transport for EngineClient {
     const SOURCE: Source = Source::InProcess;
 
     async fn send(&self, call: &Call<'_>, attempt: &mut Attempt) -> Result<(), AttemptError> {
-        let mut ticket = match self.submit(call) {
-            Ok(ticket) => ticket,
-            Err(Turned::Refused(refusal)) => {
-                return unanswered(Unanswered::refused(&refusal), attempt, false);
-            }
-            Err(Turned::Invalid(error)) => {
+        let request = match self.request(call) {
+            Ok(request) => request,
+            Err(error) => {
                 attempt.headers(400, None);
                 return Err(AttemptError::failed("invalid_value", error.to_string()));
             }
-            Err(Turned::Closed) => return Err(stopped()),
+        };
+        let arrival_ns = request.arrival().as_nanos();
+        let (mut words, _guard) = match self.submit(request) {
+            Ok(words) => words,
+            Err(NotTaken::Refused(refusal)) => {
+                return unanswered(Unanswered::refused(&refusal), attempt, false);
+            }
+            Err(NotTaken::Rebuilding | NotTaken::Stopped) => return Err(stopped()),
         };
         attempt.connected();
         let mut course = Course {
-            arrival_ns: ticket.arrival.as_nanos(),
+            arrival_ns,
             ..Course::default()
         };
         let (mut tokens, mut text) = (0, String::new());
-        while let Some(event) = ticket.next().await {
+        while let Some(Ok(event)) = words.recv().await {
             let now = attempt.now();
             let begun = self.stream && tokens > 0;
             match event.kind {

@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use serve_core::mock::{Faults, Mock, MockConfig};
-use serve_core::{BackendError, Limits, StepOutcome, StepPlan};
-use tokio::sync::watch;
+use serve_core::{BackendError, Limits, Span, StepOutcome, StepPlan, Time};
+use serve_sched::driver::{Clock, Turn};
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep_until};
 
 use super::*;
 use crate::experiments::servers::ServerSettings;
@@ -28,9 +30,53 @@ fn start(model: &ServerModel) -> Engine {
     start_on(model, device)
 }
 
+/// The engine as a task of the runtime, whose time tests move.
 fn start_on(model: &ServerModel, backend: impl Backend + Send + 'static) -> Engine {
     let scheduler = model.scheduler().unwrap();
-    Engine::with_timer(scheduler, backend, model.terms(), Timer::Runtime).unwrap()
+    let clock = Arc::new(TaskClock {
+        origin: Instant::now(),
+        bell: Notify::new(),
+    });
+    let stepped = Stepped::default();
+    let (thread, mut runner) =
+        EngineThread::new(scheduler, backend, Arc::clone(&clock) as _, stepped.clone());
+    tokio::spawn(async move {
+        loop {
+            match runner.turn() {
+                Turn::Sleep(until) => sleep_until(clock.at(until)).await,
+                Turn::Wait(None) => clock.bell.notified().await,
+                Turn::Wait(Some(until)) => tokio::select! {
+                    biased;
+                    () = clock.bell.notified() => {}
+                    () = sleep_until(clock.at(until)) => {}
+                },
+                Turn::Over => return,
+            }
+        }
+    });
+    Engine::over(thread, stepped, model.terms())
+}
+
+/// The runtime's clock.
+struct TaskClock {
+    origin: Instant,
+    bell: Notify,
+}
+
+impl TaskClock {
+    fn at(&self, time: Time) -> Instant {
+        self.origin + time.since(Time::ZERO).into()
+    }
+}
+
+impl Clock for TaskClock {
+    fn now(&self) -> Time {
+        Time::ZERO + Span::from(self.origin.elapsed())
+    }
+
+    fn wake(&self) {
+        self.bell.notify_one();
+    }
 }
 
 /// The rows of a workload, in the order of its requests.

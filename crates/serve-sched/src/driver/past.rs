@@ -1,8 +1,8 @@
 //! What engines that are gone have counted, so that no request is forgotten with them.
 
+use crate::kv::PoolStats;
+use crate::{ClassStats, Counters, Stats};
 use serve_core::Class;
-use serve_sched::kv::PoolStats;
-use serve_sched::{ClassStats, Counters, Stats};
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Past {
@@ -35,11 +35,20 @@ impl Past {
 
     /// One more request has come, and there was no engine for it.
     pub(super) fn one_failed(&mut self, class: Class) {
-        let classes = self.classes.iter_mut().filter(|of| of.class == class);
-        let counters = classes.map(|of| &mut of.counters);
-        for counters in counters.chain([&mut self.counters]) {
-            counters.arrived += 1;
-            counters.failed += 1;
+        let counters = Counters {
+            arrived: 1,
+            failed: 1,
+            ..Counters::default()
+        };
+        self.counters = sum(self.counters, counters);
+        match self.classes.iter_mut().find(|of| of.class == class) {
+            Some(of) => of.counters = sum(of.counters, counters),
+            None => self.classes.push(ClassStats {
+                class,
+                waiting: 0,
+                running: 0,
+                counters,
+            }),
         }
     }
 
