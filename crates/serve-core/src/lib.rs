@@ -32,7 +32,7 @@ pub use event::{CancelReason, Event, EventKind, FinishReason, Usage};
 pub use id::{BlockId, RequestId, StepId, TenantId, TokenId};
 pub use limits::{InvalidLimits, Limits};
 pub use logprobs::{ALTERNATIVES_MAX, Logprobs, TokenLogprob};
-pub use refusal::{Limit, Refusal};
+pub use refusal::{Limit, Reason, Refusal};
 pub use request::{Class, InvalidRequest, Request};
 pub use sampling::{InvalidSampling, Sampling};
 pub use step::{Sampled, Segment, StepLoad, StepOutcome, StepPlan};

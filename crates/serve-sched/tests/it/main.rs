@@ -16,6 +16,7 @@ mod model;
 mod of_lengths;
 mod orders;
 mod outside;
+mod own_policies;
 mod policies;
 mod preemption;
 mod promises;
