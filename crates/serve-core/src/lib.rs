@@ -9,6 +9,8 @@
 //! sample afterwards*. Prefill, one chunk of a prefill, one decode step, a prefix-cache hit and the
 //! recomputation after a preemption are all segments with different ranges.
 
+#![warn(missing_debug_implementations)]
+
 mod backend;
 mod backend_error;
 mod code;

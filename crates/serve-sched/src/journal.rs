@@ -10,6 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serve_core::{CancelReason, Class, FinishReason, Refusal, RequestId, Span, TenantId, Time};
 
+use crate::settings::Change;
+
 /// Takes the entries of a journal. Any `FnMut(&Entry) + Send` is one.
 pub trait Sink: Send {
     /// Takes one entry. [`Entry`]'s `Display` is its line.
@@ -175,6 +177,11 @@ pub enum Decision {
         waiting: u32,
         /// Requests running.
         running: u32,
+    },
+    /// Other settings hold from now on.
+    Changed {
+        /// Which ones; the same change made again at the same time has the same effect.
+        change: Box<Change>,
     },
     /// The device is gone and so is everything that it held.
     DeviceLost {
@@ -349,6 +356,7 @@ impl fmt::Display for Decision {
             Self::Draining { waiting, running } => {
                 write!(f, "draining: {waiting} waiting, {running} running")
             }
+            Self::Changed { change } => write!(f, "changed: {change}"),
             Self::DeviceLost { cause } => write!(f, "device lost: {cause}"),
         }
     }

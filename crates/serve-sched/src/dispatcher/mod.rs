@@ -5,6 +5,7 @@
 //! when, and sees to it that every request is answered exactly once.
 
 mod answers;
+mod change;
 mod hearing;
 mod outcome;
 

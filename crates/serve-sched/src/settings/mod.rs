@@ -4,6 +4,7 @@
 //! Each policy keeps the settings that are its own, in its file, and reads them there;
 //! [`table`](crate::table) is all of them.
 
+mod change;
 mod device;
 mod error;
 mod kind;
@@ -16,6 +17,7 @@ mod typed;
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
+pub use change::{Change, ChangeError};
 pub(crate) use device::ROOM;
 pub use device::{CONTEXT, KV_TOKENS, MAX_BATCH, MOCK, STEP_TOKENS};
 pub use error::SettingError;

@@ -4,6 +4,7 @@
 
 mod allocation;
 mod batching;
+mod changes;
 mod dispatcher;
 mod documented;
 mod engine;
