@@ -34,6 +34,7 @@ pub(super) const POLICY: Named<dyn Order> = Named {
 };
 
 /// Equal token shares for groups, and an order inside of each.
+#[derive(Debug)]
 pub struct FairGroups {
     name: String,
     weights: Weights,

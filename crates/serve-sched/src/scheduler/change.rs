@@ -37,22 +37,7 @@ impl Scheduler {
         if change.is_empty() {
             return Ok(());
         }
-        let settings = change.settings();
-        if change.concerns(&BUDGET.row) || concerns_one_of(change, BUDGETS) {
-            if let Some(budget) = Named::of(BUDGETS, settings.get(&BUDGET)) {
-                self.budget = (budget.build)(settings);
-            }
-        }
-        let shares =
-            change.concerns_tenants() && VICTIMS.iter().any(|it| it.name == self.victim.name());
-        if change.concerns(&VICTIM.row) || concerns_one_of(change, VICTIMS) || shares {
-            if let Some(victim) = Named::of(VICTIMS, settings.get(&VICTIM)) {
-                self.victim = (victim.build)(settings);
-            }
-        }
-        if PREEMPTION.iter().any(|row| change.concerns(row)) {
-            self.preemption = Preemption::of(settings);
-        }
+        self.change_policies(change);
         self.sequences_max = sequences_max;
         self.gate.set_slots(sequences_max);
         // One that was preempted and runs again may stand there twice until it is swept.
@@ -62,6 +47,26 @@ impl Scheduler {
         let running: Vec<Arc<Request>> = running.map(|live| Arc::clone(&live.request)).collect();
         self.gate.change(now, change, &running);
         Ok(())
+    }
+
+    /// Those that keep nothing from step to step are made anew.
+    fn change_policies(&mut self, change: &Change) {
+        let settings = change.settings();
+        if (change.concerns(&BUDGET.row) || concerns_one_of(change, BUDGETS))
+            && let Some(budget) = Named::of(BUDGETS, settings.get(&BUDGET))
+        {
+            self.budget = (budget.build)(settings);
+        }
+        let ours = Named::of(VICTIMS, self.victim.name()).is_some();
+        let shares = ours && change.concerns_tenants();
+        if (change.concerns(&VICTIM.row) || concerns_one_of(change, VICTIMS) || shares)
+            && let Some(victim) = Named::of(VICTIMS, settings.get(&VICTIM))
+        {
+            self.victim = (victim.build)(settings);
+        }
+        if PREEMPTION.iter().any(|row| change.concerns(row)) {
+            self.preemption = Preemption::of(settings);
+        }
     }
 
     /// Whether everything in the change can be; and how many sequences there are then.

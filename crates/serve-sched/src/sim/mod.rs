@@ -20,6 +20,7 @@ pub use slots::{Behaviour, SlotEngine, Slots};
 pub use stepped::SteppedEngine;
 pub use workload::{Arrivals, ClosedLoop, Input, Poisson, Script, Workload};
 
+use std::fmt;
 use std::sync::Arc;
 
 use serve_core::{Backend, Event, EventKind, Request, Span, StepOutcome, StepPlan, Time};
@@ -269,5 +270,14 @@ impl<B: Backend> Simulation<B> {
         let token = |request, position| backend.foresee(request, position);
         self.scheduler.skip_steps(self.now, steps, token);
         true
+    }
+}
+
+impl<B> fmt::Debug for Simulation<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("Simulation");
+        debug.field("scheduler", &self.scheduler);
+        debug.field("now", &self.now);
+        debug.finish_non_exhaustive()
     }
 }

@@ -14,6 +14,7 @@ use crate::order::{InFlight, Lanes, Order, Place, Served, Waiting};
 use crate::settings::{Change, Row};
 
 /// An order that bounds every wait.
+#[derive(Debug)]
 pub struct Aging {
     name: String,
     age_after: Span,

@@ -1,6 +1,7 @@
 //! The inner orders of a composed one: one for each outer lane, made when the lane is first used.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::num::NonZeroU32;
 
 use serve_core::{Request, Time};
@@ -17,6 +18,12 @@ pub(in crate::order) struct Instances {
     each: BTreeMap<u32, Box<dyn Order>>,
     /// What has changed since the start, for those that are made later.
     changed: Option<Change>,
+}
+
+impl fmt::Debug for Instances {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(&self.each).finish()
+    }
 }
 
 impl Instances {

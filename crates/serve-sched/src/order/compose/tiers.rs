@@ -13,6 +13,7 @@ use crate::order::{InFlight, Lanes, Order, Place, Served, Waiting};
 use crate::settings::{Change, Row};
 
 /// A higher class first, and an order inside of each class.
+#[derive(Debug)]
 pub struct Tiers {
     name: String,
     inner: Instances,
