@@ -10,6 +10,7 @@ use crate::{CancelReason, InvalidRequest, Limit, Reason, Refusal, Span};
 
 /// How the end of a request is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Code {
     /// The code to branch on; stable.
     pub name: &'static str,
@@ -21,6 +22,7 @@ pub struct Code {
 
 /// Whose fault it is that a request got no whole answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum Blame {
     /// The client's: the same request will never be answered.
     Client,

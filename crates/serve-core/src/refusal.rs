@@ -8,6 +8,7 @@ use crate::{Blame, Class, Code, Span, TenantId};
 
 /// A request that was not taken. Nothing of it is kept.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum Refusal {
     /// The same request can be taken later.
     #[error("refused for now: {limit}")]
@@ -44,6 +45,7 @@ impl Refusal {
 
 /// The limit that a refused request ran into, with the numbers that broke it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum Limit {
     /// The waiting queue is as long as it may be.
@@ -182,6 +184,14 @@ pub enum Limit {
 pub struct Reason {
     code: Code,
     counts: &'static str,
+}
+
+#[cfg(feature = "serde")]
+impl serde::Serialize for Reason {
+    /// Its code.
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.code.name)
+    }
 }
 
 impl Reason {

@@ -11,6 +11,7 @@ use crate::{ALTERNATIVES_MAX, Data, RequestId, Sampling, TenantId, Time, TokenId
 
 /// A priority class: a rank, 0 the highest. Names such as *paid* and *free* belong to the edge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Class(u8);
 
 impl Class {

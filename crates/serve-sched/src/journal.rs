@@ -56,6 +56,7 @@ impl Sink for Lines {
 
 /// One decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Entry {
     /// When it was taken.
     pub at: Time,
@@ -67,6 +68,7 @@ pub struct Entry {
 
 /// What was decided, and the numbers that decided it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum Decision {
     /// Taken in; it waits.
@@ -192,6 +194,7 @@ pub enum Decision {
 
 /// What the head of the queue is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum Deferral {
     /// A place in the batch.
     Slots {
@@ -223,6 +226,7 @@ pub enum Deferral {
 
 /// For whom a request gives up its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum PreemptCause {
     /// A running request needs a block and none is left.
     KvPressure {

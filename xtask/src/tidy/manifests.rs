@@ -111,8 +111,8 @@ const ASYNC_ONLY: [&str; 7] = [
     "tower_service::",
 ];
 
-/// Of serve-sched, the adapter alone knows of a runtime and of HTTP, and nothing but lib.rs of the
-/// adapter: what decides is the same with the feature and without it.
+/// Of serve-sched, the adapter alone knows of a runtime and of HTTP, one sink of the journal of `tracing`, and
+/// nothing but lib.rs of the adapter: what decides is the same with the feature and without it.
 fn adapter_alone(files: &[File]) -> Vec<Finding> {
     const SOURCES: &str = "crates/serve-sched/src/";
 
@@ -123,6 +123,10 @@ fn adapter_alone(files: &[File]) -> Vec<Finding> {
         let is_lib = file.path.strip_prefix(SOURCES) == Some("lib.rs");
         let naming = file.lines().filter(move |(_, line)| {
             let code = code(line);
+            let names_tracing = has_path(code, "tracing::");
+            if names_tracing && !file.path.ends_with("/tracing_sink.rs") {
+                return true;
+            }
             let names_crate = ASYNC_ONLY.iter().any(|krate| has_path(code, krate));
             names_crate || !is_lib && (has_path(code, "adapter::") || code.contains("\"async\""))
         });
@@ -222,6 +226,12 @@ mod tests {
             (order, "use mytokio::time;", true),
             (lib, "#[cfg(feature = \"async\")]", true),
             (lib, "pub use tokio::time;", false),
+            (order, "tracing::debug!(\"next\");", false),
+            (
+                "crates/serve-sched/src/tracing_sink.rs",
+                "use tracing::debug;",
+                true,
+            ),
             (
                 "crates/serve-sched/tests/adapter/main.rs",
                 "use tokio::time;",

@@ -25,6 +25,7 @@ use crate::table::table;
 /// # Ok::<(), serve_sched::settings::SettingError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Change {
     to: Settings,
     /// The settings that differ, by name, with the value to be.

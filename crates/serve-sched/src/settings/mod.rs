@@ -41,6 +41,7 @@ pub use typed::{Read, Typed};
 /// # Ok::<(), serve_sched::settings::SettingError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Settings {
     pub(crate) given: BTreeMap<&'static str, Value>,
     /// Tenants of whom something is said.
@@ -48,6 +49,7 @@ pub struct Settings {
     /// Shares of groups under a fair order, where others have one of 1.
     pub groups: Vec<(GroupId, NonZeroU32)>,
     /// Keys the prefix hash; a server makes up a secret.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub hash_key: u128,
 }
 

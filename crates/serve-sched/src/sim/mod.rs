@@ -61,6 +61,7 @@ type Observer = Box<dyn FnMut(&Event)>;
 
 /// What came of a simulation.
 #[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Report {
     /// One row for each request, refused ones included, in the order in which they ended.
     pub rows: Vec<Row>,
