@@ -6,10 +6,11 @@
 
 use std::fmt;
 
-use crate::{CancelReason, InvalidRequest, Limit, Refusal, Span};
+use crate::{CancelReason, InvalidRequest, Limit, Reason, Refusal, Span};
 
 /// How the end of a request is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Code {
     /// The code to branch on; stable.
     pub name: &'static str,
@@ -21,6 +22,7 @@ pub struct Code {
 
 /// Whose fault it is that a request got no whole answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum Blame {
     /// The client's: the same request will never be answered.
     Client,
@@ -52,16 +54,29 @@ impl Code {
             blame,
         }
     }
+
+    /// With the status that goes with the blame.
+    pub(crate) const fn of_blame(name: &'static str, blame: Blame) -> Self {
+        let status = match blame {
+            Blame::Client => 400,
+            Blame::Tenant => 429,
+            Blame::Capacity => 503,
+            Blame::Server => 500,
+        };
+        Self::new(name, status, blame)
+    }
 }
 
 impl Refusal {
-    /// How the refusal is told. Every limit has its code here and nowhere else.
+    /// How the refusal is told. Every limit has its code here and nowhere else; that of a policy of
+    /// one's own has the one of its [`Reason`].
     pub const fn code(&self) -> Code {
         let (limit, usual) = match self {
             Self::Later { limit, .. } => (limit, Code::OVERLOADED),
             Self::Never { limit } => (limit, Code::NEVER_SERVED),
         };
         match (limit, self) {
+            (Limit::Policy { reason, .. }, _) => reason.code(),
             (Limit::Draining, _) => Code::SHUTTING_DOWN,
             (Limit::TenantRate { .. }, _) => Code::new("rate_limit_exceeded", 429, Blame::Tenant),
             (Limit::GlobalRate, _) => Code::new("server_rate_exceeded", 503, Blame::Capacity),
@@ -209,10 +224,18 @@ impl Limit {
             Self::Context { .. } => Self::KvBlocks { needed: 2, max },
             Self::KvBlocks { .. } => Self::DuplicateId,
             Self::DuplicateId => Self::NoTokens,
-            Self::NoTokens => return None,
+            Self::NoTokens => Self::Policy {
+                reason: &SAMPLE,
+                value: 2,
+                max: 1,
+            },
+            Self::Policy { .. } => return None,
         })
     }
 }
+
+/// What stands in tables for the reasons of policies of one's own.
+static SAMPLE: Reason = Reason::new("reason_of_ones_own", Blame::Capacity, "of something");
 
 #[cfg(test)]
 mod tests {
@@ -245,7 +268,7 @@ mod tests {
             .collect();
         let listed = kinds.len();
         kinds.dedup();
-        assert_eq!((kinds.len(), listed), (17, 17));
+        assert_eq!((kinds.len(), listed), (18, 18));
     }
 
     #[test]
@@ -264,7 +287,9 @@ mod tests {
 
     #[test]
     fn the_status_fits_the_blame() {
-        for code in all() {
+        let blames = [Blame::Client, Blame::Tenant, Blame::Capacity, Blame::Server];
+        let own = blames.map(|blame| Reason::new("own", blame, "of it").code());
+        for code in all().into_iter().chain(own) {
             let fits = match code.blame {
                 Blame::Client => (400..500).contains(&code.status) && code.status != 429,
                 Blame::Tenant => code.status == 429,
@@ -284,6 +309,45 @@ mod tests {
                 assert_eq!(code.blame == Blame::Client, never_fits, "{limit:?}");
             }
         }
+    }
+
+    #[test]
+    fn a_reason_of_ones_own_is_told_as_it_is_whether_later_or_never() {
+        static LONG: Reason = Reason::new("prompt_too_long", Blame::Tenant, "prompt tokens");
+        let (value, max) = (u64::MAX, 100);
+        let limit = Limit::Policy {
+            reason: &LONG,
+            value,
+            max,
+        };
+        let retry_after = None;
+        for refusal in [
+            Refusal::Never { limit },
+            Refusal::Later { limit, retry_after },
+        ] {
+            assert_eq!(refusal.code(), LONG.code());
+            let said = "18446744073709551615 prompt tokens, and at most 100 may be";
+            assert!(refusal.to_string().ends_with(said), "{refusal}");
+        }
+    }
+
+    /// It becomes a label of a metric and a field of JSON, so it needs no escapes.
+    #[test]
+    fn the_name_of_a_reason_is_one_plain_word() {
+        let made = |name| std::panic::catch_unwind(|| Reason::new(name, Blame::Client, "of it"));
+        for name in [
+            "",
+            "Long",
+            "too long",
+            "a\"b",
+            "zu_gro\u{df}",
+            "a-b",
+            "a\nb",
+        ] {
+            assert!(made(name).is_err(), "{name:?}");
+        }
+        assert!(made("k8s_quota").is_ok());
+        assert!(std::panic::catch_unwind(|| Reason::new("own", Blame::Client, "")).is_err());
     }
 
     #[test]

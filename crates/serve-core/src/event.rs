@@ -6,6 +6,7 @@ use crate::{Refusal, RequestId, Time, TokenId, TokenLogprob};
 
 /// Something that happened to one request.
 #[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Event {
     /// Whose event this is.
     pub request: RequestId,
@@ -18,6 +19,7 @@ pub struct Event {
 /// What happened. Every accepted request gets exactly one terminal event: `Finished`, `Cancelled`,
 /// `Failed` or `Displaced`, and nothing after it.
 #[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum EventKind {
     /// The request left the queue: its first segment was planned.
     Started,
@@ -69,6 +71,7 @@ impl EventKind {
 
 /// Why a generation ended by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum FinishReason {
     /// A stop token was sampled.
     Stop,
@@ -78,6 +81,7 @@ pub enum FinishReason {
 
 /// Who or what called a request off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum CancelReason {
     /// The client: a disconnect or an explicit abort.
     Client,
@@ -93,6 +97,7 @@ pub enum CancelReason {
 
 /// Tokens that a request used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Usage {
     /// Tokens in the prompt.
     pub prompt_tokens: u32,

@@ -6,6 +6,7 @@ macro_rules! id {
     ($(#[$doc:meta])* $name:ident($int:ty), $prefix:literal) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
         pub struct $name($int);
 
         impl $name {

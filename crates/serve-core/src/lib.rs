@@ -9,10 +9,13 @@
 //! sample afterwards*. Prefill, one chunk of a prefill, one decode step, a prefix-cache hit and the
 //! recomputation after a preemption are all segments with different ranges.
 
+#![warn(missing_debug_implementations)]
+
 mod backend;
 mod backend_error;
 mod code;
 pub mod conformance;
+mod data;
 mod event;
 mod id;
 mod limits;
@@ -28,11 +31,12 @@ mod time;
 pub use backend::Backend;
 pub use backend_error::BackendError;
 pub use code::{Blame, Code};
+pub use data::Data;
 pub use event::{CancelReason, Event, EventKind, FinishReason, Usage};
 pub use id::{BlockId, RequestId, StepId, TenantId, TokenId};
 pub use limits::{InvalidLimits, Limits};
 pub use logprobs::{ALTERNATIVES_MAX, Logprobs, TokenLogprob};
-pub use refusal::{Limit, Refusal};
+pub use refusal::{Limit, Reason, Refusal};
 pub use request::{Class, InvalidRequest, Request};
 pub use sampling::{InvalidSampling, Sampling};
 pub use step::{Sampled, Segment, StepLoad, StepOutcome, StepPlan};

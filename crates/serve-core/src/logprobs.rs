@@ -11,6 +11,7 @@ pub const ALTERNATIVES_MAX: u8 = 20;
 /// temperature and filters: what vLLM calls `raw_logprobs`. So a token that was penalised or that
 /// is seldom drawn shows what the model thinks of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct TokenLogprob {
     /// The token.
     pub token: TokenId,

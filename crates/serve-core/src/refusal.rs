@@ -4,10 +4,11 @@ use std::fmt;
 
 use thiserror::Error;
 
-use crate::{Class, Span, TenantId};
+use crate::{Blame, Class, Code, Span, TenantId};
 
 /// A request that was not taken. Nothing of it is kept.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum Refusal {
     /// The same request can be taken later.
     #[error("refused for now: {limit}")]
@@ -44,6 +45,7 @@ impl Refusal {
 
 /// The limit that a refused request ran into, with the numbers that broke it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum Limit {
     /// The waiting queue is as long as it may be.
@@ -154,6 +156,81 @@ pub enum Limit {
     /// The tokens of the prompt are not known, only [their number](crate::Request::of_lengths), and
     /// a backend cannot run that.
     NoTokens,
+    /// A limit of a policy that is not among those of `serve-sched`.
+    Policy {
+        /// Which one it is, in the policy's own words.
+        reason: &'static Reason,
+        /// What the request would come to.
+        value: u64,
+        /// The most that may be.
+        max: u64,
+    },
+}
+
+/// Why a policy of one's own refuses: the code that its clients branch on, whose fault it is, and what it
+/// counts. One for each kind of refusal, as a `static`:
+///
+/// ```
+/// use serve_core::{Blame, Limit, Reason, Refusal};
+///
+/// static LONG_PROMPT: Reason = Reason::new("prompt_too_long", Blame::Client, "prompt tokens");
+///
+/// let limit = Limit::Policy { reason: &LONG_PROMPT, value: 150, max: 100 };
+/// let refusal = Refusal::Never { limit };
+/// assert_eq!(refusal.to_string(), "refused: 150 prompt tokens, and at most 100 may be");
+/// assert_eq!((refusal.code().name, refusal.code().status), ("prompt_too_long", 400));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reason {
+    code: Code,
+    counts: &'static str,
+}
+
+#[cfg(feature = "serde")]
+impl serde::Serialize for Reason {
+    /// Its code.
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.code.name)
+    }
+}
+
+impl Reason {
+    /// A reason whose refusals have the code `name`, and which counts `counts`, as in "150 `counts`".
+    ///
+    /// The HTTP status says whose fault it is: 400 for the client, 429 for the tenant, 503 for a lack of
+    /// capacity, 500 for the server otherwise.
+    ///
+    /// # Panics
+    ///
+    /// When the name is not made of lower-case letters, digits and `_` alone, or `counts` is empty. Of a
+    /// `static` that is an error of the compiler.
+    pub const fn new(name: &'static str, blame: Blame, counts: &'static str) -> Self {
+        assert!(!name.is_empty(), "a reason has a name");
+        assert!(!counts.is_empty(), "a reason says what it counts");
+        let bytes = name.as_bytes();
+        let mut index = 0;
+        while index < bytes.len() {
+            assert!(
+                matches!(bytes[index], b'a'..=b'z' | b'0'..=b'9' | b'_'),
+                "the name of a reason has lower-case letters, digits and _ alone"
+            );
+            index += 1;
+        }
+        Self {
+            code: Code::of_blame(name, blame),
+            counts,
+        }
+    }
+
+    /// How a refusal for this reason is told.
+    pub const fn code(&self) -> Code {
+        self.code
+    }
+
+    /// What it counts.
+    pub const fn counts(&self) -> &'static str {
+        self.counts
+    }
 }
 
 impl fmt::Display for Limit {
@@ -236,6 +313,9 @@ impl fmt::Display for Limit {
             Self::DuplicateId => f.write_str("a request with this id is still running"),
             Self::NoTokens => {
                 f.write_str("the request gives the length of its prompt and not the prompt")
+            }
+            Self::Policy { reason, value, max } => {
+                write!(f, "{value} {}, and at most {max} may be", reason.counts)
             }
         }
     }

@@ -1,15 +1,17 @@
 //! What a client asks for, once the edge has parsed and tokenised it.
 
+use std::any::Any;
 use std::fmt;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use thiserror::Error;
 
-use crate::{ALTERNATIVES_MAX, RequestId, Sampling, TenantId, Time, TokenId};
+use crate::{ALTERNATIVES_MAX, Data, RequestId, Sampling, TenantId, Time, TokenId};
 
 /// A priority class: a rank, 0 the highest. Names such as *paid* and *free* belong to the edge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Class(u8);
 
 impl Class {
@@ -51,6 +53,7 @@ pub struct Request {
     sampling: Sampling,
     logprobs: Option<u8>,
     stop_tokens: Arc<[TokenId]>,
+    data: Data,
 }
 
 /// A request that cannot mean anything.
@@ -149,6 +152,7 @@ impl Request {
             sampling: Sampling::GREEDY,
             logprobs: None,
             stop_tokens: Arc::default(),
+            data: Data::NONE,
         })
     }
 
@@ -215,6 +219,24 @@ impl Request {
     #[must_use]
     pub fn with_stop_tokens(mut self, stop_tokens: impl Into<Arc<[TokenId]>>) -> Self {
         self.stop_tokens = stop_tokens.into();
+        self
+    }
+
+    /// Attaches what a policy of one's own is to know besides: an adapter, a session, a region.
+    ///
+    /// ```
+    /// use serve_core::{Data, Request, RequestId, Time};
+    ///
+    /// struct Region(&'static str);
+    ///
+    /// let request = Request::of_lengths(RequestId::new(1), Time::ZERO, 40, 5)?;
+    /// let request = request.with_data(Data::new(Region("eu")));
+    /// assert_eq!(request.data::<Region>().map(|region| region.0), Some("eu"));
+    /// # Ok::<(), serve_core::InvalidRequest>(())
+    /// ```
+    #[must_use]
+    pub fn with_data(mut self, data: Data) -> Self {
+        self.data = data;
         self
     }
 
@@ -292,6 +314,11 @@ impl Request {
     /// Tokens that end the generation.
     pub fn stop_tokens(&self) -> &[TokenId] {
         &self.stop_tokens
+    }
+
+    /// What its service has attached to it, if that is a `T`.
+    pub fn data<T: Any>(&self) -> Option<&T> {
+        self.data.get()
     }
 }
 

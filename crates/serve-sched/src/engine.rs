@@ -11,6 +11,7 @@ use crate::scheduler::Scheduler;
 /// - In real time with a mock, which computes how long a step takes and does not wait, the driver
 ///   sleeps to `until`.
 /// - In real time with a device, which returns when the step is done, `until` has passed already.
+#[derive(Debug)]
 pub struct Engine<B> {
     scheduler: Scheduler,
     backend: B,

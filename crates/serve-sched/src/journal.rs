@@ -10,6 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serve_core::{CancelReason, Class, FinishReason, Refusal, RequestId, Span, TenantId, Time};
 
+use crate::settings::Change;
+
 /// Takes the entries of a journal. Any `FnMut(&Entry) + Send` is one.
 pub trait Sink: Send {
     /// Takes one entry. [`Entry`]'s `Display` is its line.
@@ -54,6 +56,7 @@ impl Sink for Lines {
 
 /// One decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Entry {
     /// When it was taken.
     pub at: Time,
@@ -65,6 +68,7 @@ pub struct Entry {
 
 /// What was decided, and the numbers that decided it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum Decision {
     /// Taken in; it waits.
@@ -176,6 +180,11 @@ pub enum Decision {
         /// Requests running.
         running: u32,
     },
+    /// Other settings hold from now on.
+    Changed {
+        /// Which ones; the same change made again at the same time has the same effect.
+        change: Box<Change>,
+    },
     /// The device is gone and so is everything that it held.
     DeviceLost {
         /// The backend's own words.
@@ -185,6 +194,7 @@ pub enum Decision {
 
 /// What the head of the queue is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum Deferral {
     /// A place in the batch.
     Slots {
@@ -216,6 +226,7 @@ pub enum Deferral {
 
 /// For whom a request gives up its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum PreemptCause {
     /// A running request needs a block and none is left.
     KvPressure {
@@ -349,6 +360,7 @@ impl fmt::Display for Decision {
             Self::Draining { waiting, running } => {
                 write!(f, "draining: {waiting} waiting, {running} running")
             }
+            Self::Changed { change } => write!(f, "changed: {change}"),
             Self::DeviceLost { cause } => write!(f, "device lost: {cause}"),
         }
     }

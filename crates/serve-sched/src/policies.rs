@@ -20,6 +20,7 @@ use crate::victim::{NewestOfLowestClass, Preemption, Victim};
 /// };
 /// # assert_eq!(policies.batch.name(), "static");
 /// ```
+#[derive(Debug)]
 pub struct Policies {
     /// Who is taken in; every one of them has to agree. None takes everybody in.
     pub admit: Vec<Box<dyn Admit>>,

@@ -118,7 +118,8 @@ const DRIVERS: [(&str, &str, &[&str]); 2] = [
 ];
 
 /// Of serve-sched, the adapter alone knows of a runtime and of HTTP, the driver alone of threads, and
-/// nothing but lib.rs of either: what decides is the same with the features and without them.
+/// nothing but lib.rs of either, and one sink of the journal of `tracing`: what decides is the same with the
+/// features and without them.
 fn drivers_alone(files: &[File]) -> Vec<Finding> {
     const SOURCES: &str = "crates/serve-sched/src/";
 
@@ -137,6 +138,14 @@ fn drivers_alone(files: &[File]) -> Vec<Finding> {
             let remedy = format!("only src/{folder} may know of that; decisions are told the time");
             found.extend(naming.map(|(number, _)| Finding::new(file, number, remedy.as_str())));
         }
+    }
+    let names_tracing = |file: &&File| {
+        file.path.starts_with(SOURCES) && !file.path.ends_with("/tracing_sink.rs")
+    };
+    for file in files.iter().filter(names_tracing) {
+        let naming = file.lines().filter(|(_, line)| has_path(code(line), "tracing::"));
+        let remedy = "only src/tracing_sink.rs may write to tracing; others are told a sink";
+        found.extend(naming.map(|(number, _)| Finding::new(file, number, remedy)));
     }
     found
 }
@@ -241,6 +250,12 @@ mod tests {
             (order, "use mytokio::time;", true),
             (lib, "#[cfg(feature = \"async\")]", true),
             (lib, "pub use tokio::time;", false),
+            (order, "tracing::debug!(\"next\");", false),
+            (
+                "crates/serve-sched/src/tracing_sink.rs",
+                "use tracing::debug;",
+                true,
+            ),
             (
                 "crates/serve-sched/tests/adapter/main.rs",
                 "use tokio::time;",

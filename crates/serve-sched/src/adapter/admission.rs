@@ -41,8 +41,8 @@ impl Admission {
     }
 
     fn arrive(&mut self) -> Result<RequestId, Rejection> {
-        let ask = self.ask;
-        let arrived = self.shared.input(|state, now| state.submit(now, &ask));
+        let ask = &self.ask;
+        let arrived = self.shared.input(|state, now| state.submit(now, ask));
         self.stage = match arrived {
             Ok(id) => Stage::Arrived(id),
             Err(_) => Stage::Over,
@@ -66,7 +66,8 @@ impl Future for Admission {
         let (granted, _before) = self.shared.read(|state| state.poll_granted(id, context));
         granted.map(|granted| {
             self.stage = Stage::Over;
-            granted.map(|()| Permit::new(Arc::clone(&self.shared), id, self.ask))
+            let shared = Arc::clone(&self.shared);
+            granted.map(|()| Permit::new(shared, id, self.ask.clone()))
         })
     }
 }

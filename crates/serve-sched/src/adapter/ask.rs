@@ -1,9 +1,9 @@
 //! What a request asks for. Its id and the time come from the handle that it is given to.
 
-use serve_core::{Class, InvalidRequest, Request, RequestId, Span, TenantId, Time};
+use serve_core::{Class, Data, InvalidRequest, Request, RequestId, Span, TenantId, Time};
 
 /// The size of a request, whose it is, and how long its client waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ask {
     prompt_tokens: u32,
     output_tokens_max: u32,
@@ -11,6 +11,7 @@ pub struct Ask {
     tenant: TenantId,
     patience: Option<Span>,
     start_within: Option<Span>,
+    data: Data,
 }
 
 impl Ask {
@@ -26,6 +27,7 @@ impl Ask {
             tenant: TenantId::new(0),
             patience: None,
             start_within: None,
+            data: Data::NONE,
         }
     }
 
@@ -57,6 +59,14 @@ impl Ask {
         self
     }
 
+    /// Attaches what a policy of one's own is to know besides, as [`Request::with_data`] does. It lives at
+    /// least as long as the permit, and is never dropped while the dispatcher is locked.
+    #[must_use]
+    pub fn with_data(mut self, data: Data) -> Self {
+        self.data = data;
+        self
+    }
+
     /// Tokens in the prompt.
     pub const fn prompt_tokens(&self) -> u32 {
         self.prompt_tokens
@@ -74,6 +84,7 @@ impl Ask {
             .with_class(self.class)
             .with_tenant(self.tenant)
             .with_deadline(self.patience.map(|patience| now + patience))
-            .with_start_by(self.start_within.map(|wait| now + wait)))
+            .with_start_by(self.start_within.map(|wait| now + wait))
+            .with_data(self.data.clone()))
     }
 }

@@ -11,6 +11,7 @@ use super::clock::{Clock, TokioClock};
 use super::driver::Driver;
 use super::shared::Shared;
 use crate::dispatcher::{Dispatcher, DispatcherStats};
+use crate::settings::{Change, ChangeError};
 
 /// A [`Dispatcher`] for any number of tasks; a clone is another handle to the same one.
 ///
@@ -66,6 +67,16 @@ impl AsyncDispatcher {
     /// dispatcher drains, displaced from a full queue, or cancelled while it waited, as by its deadline.
     pub fn admit(&self, ask: Ask) -> Admission {
         Admission::new(Arc::clone(&self.shared), ask)
+    }
+
+    /// Goes on with other settings, as [`Dispatcher::change`] does; who waits and works is not concerned.
+    ///
+    /// # Errors
+    ///
+    /// [`ChangeError`] where one of the settings cannot change; then nothing has changed.
+    pub fn change(&self, change: &Change) -> Result<(), ChangeError> {
+        self.shared
+            .input(|state, now| state.dispatcher.change(now, change))
     }
 
     /// Takes nothing in from now on; what was taken in is served to its end.

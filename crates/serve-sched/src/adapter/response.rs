@@ -1,6 +1,7 @@
 //! A request's way through a [`DispatchLayer`](super::DispatchLayer): it waits, is worked at, and hands
 //! its permit on to the body of its answer.
 
+use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -164,4 +165,13 @@ fn refused<R>(rejection: Rejection) -> Response<PermitBody<R>> {
     }
     response.extensions_mut().insert(rejection);
     response
+}
+
+impl<S: Service<Request<B>>, B> fmt::Debug for ResponseFuture<S, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("ResponseFuture");
+        debug.field("permit", &self.permit);
+        debug.field("admission", &self.admission);
+        debug.finish_non_exhaustive()
+    }
 }

@@ -15,6 +15,7 @@ use crate::settings::Setting;
 pub(super) const POLICY: Admission = Admission {
     name: "concurrency-limit",
     settings: &[&CONCURRENCY_LIMIT.row],
+    reads_tenants: false,
     build: |settings| match settings.get(&CONCURRENCY_LIMIT) {
         false => Vec::new(),
         true => vec![Box::new(ConcurrencyLimit)],

@@ -17,15 +17,16 @@
 
 use std::collections::BTreeSet;
 
-use serve_core::{Limit, Refusal, Request, RequestId, Span};
+use serve_core::{Limit, Refusal, Request, RequestId, Span, Time};
 
 use super::{Admission, Admit, Cause, Ended, Load, Watch};
-use crate::settings::Setting;
+use crate::settings::{Setting, Settings};
 
 /// As its family lists it.
 pub(super) const POLICY: Admission = Admission {
     name: "deadline-prediction",
     settings: &[&DEADLINE_ADMISSION.row, &DEADLINE_MARGIN.row],
+    reads_tenants: false,
     build: |settings| match settings.get(&DEADLINE_ADMISSION) {
         false => Vec::new(),
         true => vec![Box::new(DeadlinePrediction::new(
@@ -116,6 +117,10 @@ impl Admit for DeadlinePrediction {
     }
 
     /// The numbers in the refusal count the margin as part of the prediction.
+    fn change(&mut self, settings: &Settings, _now: Time) {
+        self.margin = settings.get(&DEADLINE_MARGIN);
+    }
+
     fn admit(&mut self, request: &Request, load: &Load<'_>) -> Result<(), Refusal> {
         let Some(deadline) = request.deadline() else {
             return Ok(());

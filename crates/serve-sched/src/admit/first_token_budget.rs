@@ -7,15 +7,16 @@
 //! Unlike [`LatencyBudget`](super::LatencyBudget) it does not depend on how long answers are, which a server
 //! often cannot know, and is the promise to make for answers that are streamed.
 
-use serve_core::{Limit, Refusal, Request, Span};
+use serve_core::{Limit, Refusal, Request, Span, Time};
 
 use super::{Admission, Admit, Load};
-use crate::settings::Setting;
+use crate::settings::{Setting, Settings};
 
 /// As its family lists it.
 pub(super) const POLICY: Admission = Admission {
     name: "first-token-budget",
     settings: &[&FIRST_TOKEN_BUDGET.row],
+    reads_tenants: false,
     build: |settings| match settings.get(&FIRST_TOKEN_BUDGET) {
         Span::ZERO => Vec::new(),
         target => vec![Box::new(FirstTokenBudget::new(target))],
@@ -53,6 +54,10 @@ impl Default for FirstTokenBudget {
 impl Admit for FirstTokenBudget {
     fn name(&self) -> &'static str {
         POLICY.name
+    }
+
+    fn change(&mut self, settings: &Settings, _now: Time) {
+        self.target = settings.get(&FIRST_TOKEN_BUDGET);
     }
 
     fn admit(&mut self, _request: &Request, load: &Load<'_>) -> Result<(), Refusal> {

@@ -16,7 +16,7 @@
 
 use std::collections::BTreeMap;
 
-use serve_core::{Class, Limit, Refusal, Request, Span, TenantId};
+use serve_core::{Class, Limit, Refusal, Request, Span, TenantId, Time};
 
 use super::{Admission, Admit, Ended, Load, check_classes};
 use crate::settings::{Setting, Settings, TenantSettings};
@@ -30,6 +30,7 @@ pub(super) const POLICY: Admission = Admission {
         &CLASS_IN_FLIGHT.row,
         &CLASS_KV_TOKENS.row,
     ],
+    reads_tenants: true,
     build: |settings| match InFlightLimits::of(settings) {
         limits if limits.are_off() => Vec::new(),
         limits => vec![Box::new(limits)],
@@ -173,6 +174,12 @@ impl Default for InFlightLimits {
 impl Admit for InFlightLimits {
     fn name(&self) -> &'static str {
         POLICY.name
+    }
+
+    fn change(&mut self, settings: &Settings, _now: Time) {
+        let to = Self::of(settings);
+        (self.tenants.usual, self.tenants.named) = (to.tenants.usual, to.tenants.named);
+        (self.classes.usual, self.classes.named) = (to.classes.usual, to.classes.named);
     }
 
     fn admit(&mut self, request: &Request, load: &Load<'_>) -> Result<(), Refusal> {

@@ -13,15 +13,16 @@
 //! blocks, step tokens, or a mixture. Where they do not, the *wait* is what is kept, and an answer that is
 //! longer than its like ends so much later.
 
-use serve_core::{Limit, Refusal, Request, Span};
+use serve_core::{Limit, Refusal, Request, Span, Time};
 
 use super::{Admission, Admit, Load};
-use crate::settings::Setting;
+use crate::settings::{Setting, Settings};
 
 /// As its family lists it.
 pub(super) const POLICY: Admission = Admission {
     name: "latency-budget",
     settings: &[&LATENCY_BUDGET.row],
+    reads_tenants: false,
     build: |settings| match settings.get(&LATENCY_BUDGET) {
         Span::ZERO => Vec::new(),
         target => vec![Box::new(LatencyBudget::new(target))],
@@ -59,6 +60,10 @@ impl Default for LatencyBudget {
 impl Admit for LatencyBudget {
     fn name(&self) -> &'static str {
         POLICY.name
+    }
+
+    fn change(&mut self, settings: &Settings, _now: Time) {
+        self.target = settings.get(&LATENCY_BUDGET);
     }
 
     fn admit(&mut self, _request: &Request, load: &Load<'_>) -> Result<(), Refusal> {

@@ -21,7 +21,7 @@ pub use latency_budget::LatencyBudget;
 pub use queue_cap::{QUEUE_CAP, QueueCap};
 pub use token_bucket::{Cost, Quota, TokenBucket};
 
-use serve_core::{CancelReason, Refusal, Request, Span, Usage};
+use serve_core::{CancelReason, Refusal, Request, Span, Time, Usage};
 
 use crate::settings::{CLASSES, Row, Setting, Settings};
 
@@ -55,6 +55,8 @@ pub struct Admission {
     pub name: &'static str,
     /// The settings that it owns. With their defaults it may be off.
     pub settings: &'static [&'static Row],
+    /// Whether what is said of single tenants concerns it.
+    pub reads_tenants: bool,
     /// Makes the policies that the settings ask for, in the order in which they are asked; none where
     /// it is off.
     pub build: fn(&Settings) -> Vec<Box<dyn Admit>>,
@@ -92,6 +94,18 @@ pub trait Admit: Send {
     fn gives_up(&mut self, request: &Request, done: u32, load: &Load<'_>) -> bool {
         let _ = (request, done, load);
         false
+    }
+
+    /// Which of several policies of its [name](Self::name) it is, as one setting makes one for all and
+    /// another makes one for each tenant.
+    fn part(&self) -> u8 {
+        0
+    }
+
+    /// Takes its settings anew while requests wait and run, and goes on with what it has counted. Said to
+    /// the policies of [`ADMISSIONS`] alone, which are made of settings.
+    fn change(&mut self, settings: &Settings, now: Time) {
+        let _ = (settings, now);
     }
 
     /// A request that was [admitted](Self::admitted) has ended, however it did: said once of each.

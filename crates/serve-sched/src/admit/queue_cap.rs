@@ -8,7 +8,7 @@
 //! A total of 0 turns the policy off for every class, also for one with a depth of its own, so that
 //! the control condition of an experiment is one setting.
 
-use serve_core::{Class, Limit, Refusal, Request};
+use serve_core::{Class, Limit, Refusal, Request, Time};
 
 use super::{Admission, Admit, Load, check_classes};
 use crate::settings::{Setting, Settings};
@@ -17,6 +17,7 @@ use crate::settings::{Setting, Settings};
 pub(super) const POLICY: Admission = Admission {
     name: "queue-cap",
     settings: &[&QUEUE_CAP.row, &CLASS_QUEUE_CAP.row],
+    reads_tenants: false,
     build: |settings| match settings.get(&QUEUE_CAP) {
         0 => Vec::new(),
         _ => vec![Box::new(QueueCap::of(settings))],
@@ -82,6 +83,10 @@ impl Default for QueueCap {
 impl Admit for QueueCap {
     fn name(&self) -> &'static str {
         POLICY.name
+    }
+
+    fn change(&mut self, settings: &Settings, _now: Time) {
+        *self = Self::of(settings);
     }
 
     fn admit(&mut self, request: &Request, load: &Load<'_>) -> Result<(), Refusal> {

@@ -5,6 +5,7 @@
 //! when, and sees to it that every request is answered exactly once.
 
 mod answers;
+mod change;
 mod hearing;
 mod outcome;
 
@@ -88,6 +89,7 @@ const PUT_BACKS_MAX: u32 = 5;
 /// A reading of a dispatcher. At every instant
 /// `arrived = finished + refused + cancelled + failed + waiting + running`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct DispatcherStats {
     /// Requests in the queue, those put back included.
     pub waiting: u32,

@@ -3,10 +3,11 @@
 use serve_core::{Class, Request, RequestId, Time};
 
 use super::Gate;
+use crate::admit::Admit;
 use crate::demand::Demand;
 use crate::journal::{Journal, Sink};
 use crate::lengths::Lengths;
-use crate::order::Waiting;
+use crate::order::{Order, Waiting};
 use crate::pace::Pace;
 
 impl Gate {
@@ -44,6 +45,11 @@ impl Gate {
     /// Requests taken and not ended.
     pub fn running(&self) -> u32 {
         self.started.len() as u32
+    }
+
+    /// The policies.
+    pub(crate) fn policies(&self) -> (&[Box<dyn Admit>], &dyn Order) {
+        (&self.admit, &*self.order)
     }
 
     /// Since when the longest-waiting request waits.

@@ -6,6 +6,31 @@
 //! [`Gate::next_timeout`], [`Gate::load`]. The gate sends no events; who takes a request answers
 //! for it.
 
+/// What policies are shown, of a gate whose policies may be borrowed beside it.
+macro_rules! load {
+    ($gate:expr, $now:expr, $asked:expr) => {
+        Load {
+            now: $now,
+            waiting: $gate.queue.len() as u32,
+            running: $gate.started.len() as u32,
+            slots: $gate.slots,
+            joinable: $gate.joinable,
+            pace: &$gate.pace,
+            ahead: $asked.ahead,
+            own: $asked.own,
+            queued: $asked.queued,
+            lengths: &*$gate.lengths,
+            room: $gate.room,
+            started: $gate.started.as_slice(),
+            underway: *$gate.started.underway(),
+            waiting_by_class: &$gate.by_class,
+            refused: 0,
+            block_size: $gate.block_size,
+        }
+    };
+}
+
+mod change;
 mod entry;
 mod figures;
 mod lanes;
@@ -87,29 +112,6 @@ struct Asked {
     queued: Queued,
 }
 
-/// What policies are shown, of a gate whose policies may be borrowed beside it.
-macro_rules! load {
-    ($gate:expr, $now:expr, $asked:expr) => {
-        Load {
-            now: $now,
-            waiting: $gate.queue.len() as u32,
-            running: $gate.started.len() as u32,
-            slots: $gate.slots,
-            joinable: $gate.joinable,
-            pace: &$gate.pace,
-            ahead: $asked.ahead,
-            own: $asked.own,
-            queued: $asked.queued,
-            lengths: &*$gate.lengths,
-            room: $gate.room,
-            started: $gate.started.as_slice(),
-            underway: *$gate.started.underway(),
-            waiting_by_class: &$gate.by_class,
-            refused: 0,
-            block_size: $gate.block_size,
-        }
-    };
-}
 /// A crowd that ages or expires at once is moved or answered in parts of so many, one part for each
 /// plan: about a millisecond's work.
 const DUE_MAX: u32 = 1_024;

@@ -12,7 +12,7 @@ use super::entry::Entry;
 use super::lanes::{Item, Tree};
 use crate::demand::Demand;
 use crate::ids::IdTable;
-use crate::order::{Order, Path, Place};
+use crate::order::{Order, Path, Place, Waiting};
 
 /// Neighbours in the list by the time at which waiting began. Kept apart from the entries, in a
 /// table that is small enough for the cache.
@@ -104,6 +104,14 @@ impl Queue {
         self.entries.get(self.oldest as usize)
     }
 
+    /// All of them, the one that has waited longest first.
+    pub(super) fn oldest_first(&self) -> impl Iterator<Item = Waiting<'_>> {
+        let there = |slot: u32| (slot != NONE).then_some(slot);
+        let next = move |&slot: &u32| there(self.links[slot as usize].after);
+        let slots = std::iter::successors(there(self.oldest), next);
+        slots.map(|slot| self.entries[slot as usize].view())
+    }
+
     /// Since when the longest-waiting request waits.
     pub(super) fn oldest_since(&self) -> Option<Time> {
         self.oldest().map(|entry| entry.since)
@@ -167,6 +175,23 @@ impl Queue {
         before
             .is_some_and(|before| self.stands(slot) != before)
             .then_some(place)
+    }
+
+    /// Asks the policy again where each request stands, and has its lanes count anew: their shares may be
+    /// others. O(n log n).
+    pub(super) fn place_all_again(&mut self, order: &mut dyn Order, now: Time) {
+        let slots: Vec<usize> = self.entries.iter().map(|(slot, _)| slot).collect();
+        let standing = slots.into_iter().filter(|&slot| !self.entries[slot].held);
+        let mut standing: Vec<usize> = standing.collect();
+        standing.sort_by_key(|&slot| self.entries[slot].sequence);
+        for &slot in &standing {
+            self.leave(slot);
+        }
+        for slot in standing {
+            let mut place = order.place(&self.entries[slot].view(), now);
+            place.again = place.again.filter(|&again| again > now);
+            self.enter(slot, place, order);
+        }
     }
 
     /// The request that is next.

@@ -28,6 +28,7 @@ pub struct BlockPool {
 
 /// How many blocks are in which state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct PoolStats {
     /// Blocks in all, the null block not counted.
     pub total: u32,

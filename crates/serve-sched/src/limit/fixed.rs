@@ -1,6 +1,9 @@
 //! Always as many: for an engine whose capacity is known, and the control of every other limit.
 
+use std::num::NonZeroU32;
+
 use super::Concurrency;
+use crate::settings::{Change, MAX_BATCH, Row};
 
 /// Always as many requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +30,14 @@ impl Concurrency for Fixed {
 
     fn limit(&self) -> u32 {
         self.0
+    }
+
+    fn takes(&self, row: &Row) -> bool {
+        row.name == MAX_BATCH.row.name
+    }
+
+    fn change(&mut self, change: &Change) {
+        self.0 = change.value(&MAX_BATCH).map_or(self.0, NonZeroU32::get);
     }
 }
 

@@ -17,7 +17,7 @@ pub use parts::InvalidLimit;
 
 use serve_core::{Span, Time};
 
-use crate::settings::Named;
+use crate::settings::{Change, Named, Row};
 
 /// Every limit with its default parameters, by its name.
 pub const LIMITS: &[Named<dyn Concurrency>] = &[
@@ -75,6 +75,17 @@ pub trait Concurrency: Send {
     /// sent.
     fn left(&mut self, now: Time, departure: &Departure) {
         let _ = (now, departure);
+    }
+
+    /// Whether it can take another value of this setting while requests are with the engine.
+    fn takes(&self, row: &Row) -> bool {
+        let _ = row;
+        false
+    }
+
+    /// Some of the settings that it [takes](Self::takes) are to be others.
+    fn change(&mut self, change: &Change) {
+        let _ = change;
     }
 }
 

@@ -22,8 +22,8 @@
 
 use serve_core::{Request, Span, Time};
 
-use super::{Order, Place, Waiting};
-use crate::settings::{Named, Setting};
+use super::{InFlight, Order, Place, Waiting};
+use crate::settings::{Change, Named, Row, Setting};
 
 /// As its family lists it.
 pub(super) const POLICY: Named<dyn Order> = Named {
@@ -79,6 +79,14 @@ impl Order for AgingTiers {
             Some(ages_at) if now < ages_at => tier.until(ages_at),
             Some(_) => Place::in_lane(STARVING).keyed(arrival.as_nanos()),
         }
+    }
+
+    fn takes(&self, row: &Row) -> bool {
+        row.name == AGE_AFTER.row.name
+    }
+
+    fn change(&mut self, change: &Change, _in_flight: &InFlight<'_>, _now: Time) {
+        self.age_after = change.value(&AGE_AFTER).unwrap_or(self.age_after);
     }
 
     fn ages_at(&self, request: &Request) -> Option<Time> {

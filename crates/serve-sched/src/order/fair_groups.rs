@@ -17,9 +17,9 @@ use serve_core::{Request, Time};
 use super::compose::{Factory, Instances};
 use super::fair_tenants::{INPUT_WEIGHT, OUTPUT_WEIGHT, WEIGHTS};
 use super::share::{Ledger, Members, Weights, ahead};
-use super::{Fifo, Lanes, Order, Place, Served, Waiting};
+use super::{Fifo, InFlight, Lanes, Order, Place, Served, Waiting};
 use crate::demand::Demand;
-use crate::settings::Named;
+use crate::settings::{Change, Named, Row};
 
 /// As its family lists it.
 pub(super) const POLICY: Named<dyn Order> = Named {
@@ -34,6 +34,7 @@ pub(super) const POLICY: Named<dyn Order> = Named {
 };
 
 /// Equal token shares for groups, and an order inside of each.
+#[derive(Debug)]
 pub struct FairGroups {
     name: String,
     weights: Weights,
@@ -66,6 +67,31 @@ impl FairGroups {
 
     fn group(&self, request: &Request) -> u32 {
         self.members.seat(request.tenant()).lane
+    }
+
+    /// Takes other tenants and groups. Whoever changes the group leaves the old one, and its order inside,
+    /// and comes to the new one like a tenant that begins to wait.
+    fn change_members(&mut self, change: &Change, in_flight: &InFlight<'_>, now: Time) {
+        let mut members = Members::clone(&self.members);
+        members.change(change.settings());
+        let moved =
+            in_flight.only(|request| self.group(request) != members.seat(request.tenant()).lane);
+        for waiting in &moved.waiting {
+            self.left(waiting, false, now);
+        }
+        for request in &moved.begun {
+            self.ended(request);
+        }
+        self.members = Arc::new(members);
+        for lane in 0..=self.members.known().1 {
+            self.groups.reshare(lane, self.members.lane_share(lane));
+        }
+        for waiting in &moved.waiting {
+            self.arrived(waiting, now);
+        }
+        for request in &moved.begun {
+            self.moved_here(request);
+        }
     }
 }
 
@@ -142,5 +168,30 @@ impl Order for FairGroups {
         let group = self.group(request);
         self.groups.ended(group);
         self.inner.get(group).ended(request);
+    }
+
+    fn takes(&self, row: &Row) -> bool {
+        WEIGHTS.iter().any(|weight| weight.name == row.name) || self.inner.takes(row)
+    }
+
+    fn change(&mut self, change: &Change, in_flight: &InFlight<'_>, now: Time) {
+        if let Some(input) = change.value(&INPUT_WEIGHT) {
+            self.weights.input = input;
+        }
+        if let Some(output) = change.value(&OUTPUT_WEIGHT) {
+            self.weights.output = output;
+        }
+        if change.concerns_tenants() {
+            self.change_members(change, in_flight, now);
+        }
+        let members = Arc::clone(&self.members);
+        let lane_of = |request: &Request| members.seat(request.tenant()).lane;
+        self.inner.change(change, in_flight, now, lane_of);
+    }
+
+    fn moved_here(&mut self, request: &Request) {
+        let seat = self.members.seat(request.tenant());
+        self.groups.moved_here(seat.lane, seat.group_share);
+        self.inner.get(seat.lane).moved_here(request);
     }
 }

@@ -42,9 +42,9 @@ use std::sync::Arc;
 use serve_core::{Request, TenantId, Time};
 
 use super::share::{Account, Ledger, Members, Seat, Weights, ahead};
-use super::{Lanes, Order, Path, Place, Served, Waiting};
+use super::{InFlight, Lanes, Order, Path, Place, Served, Waiting};
 use crate::demand::Demand;
-use crate::settings::{GroupId, Named, Row, Setting, Settings};
+use crate::settings::{Change, GroupId, Named, Row, Setting, Settings};
 
 /// As its family lists it.
 pub(super) const POLICY: Named<dyn Order> = Named {
@@ -136,6 +136,47 @@ impl FairTenants {
 
     fn seat(&self, request: &Request) -> Seat {
         self.members.seat(request.tenant())
+    }
+
+    /// Takes other tenants and groups. Whoever changes the group leaves the old one, and comes to the new
+    /// one like a tenant that begins to wait.
+    fn change_members(&mut self, change: &Change, in_flight: &InFlight<'_>, now: Time) {
+        let before = Arc::clone(&self.members);
+        let mut members = Members::clone(&before);
+        members.change(change.settings());
+        let moved = in_flight.only(|request| {
+            let tenant = request.tenant();
+            before.seat(tenant).lane != members.seat(tenant).lane
+        });
+        for waiting in &moved.waiting {
+            self.left(waiting, false, now);
+        }
+        for request in &moved.begun {
+            self.ended(request);
+        }
+        self.members = Arc::new(members);
+        self.reshare(&before);
+        for waiting in &moved.waiting {
+            self.arrived(waiting, now);
+        }
+        for request in &moved.begun {
+            self.moved_here(request);
+        }
+    }
+
+    /// Gives every count the share that it has now.
+    fn reshare(&mut self, before: &Members) {
+        let ((mut tenants, _), (named, lanes)) = (before.known(), self.members.known());
+        for lane in 0..=lanes {
+            self.groups.reshare(lane, self.members.lane_share(lane));
+        }
+        tenants.extend(named);
+        for tenant in tenants {
+            let seat = self.members.seat(tenant);
+            if let Some(ledger) = self.tenants.get_mut(&seat.lane) {
+                ledger.reshare(tenant.get(), seat.share);
+            }
+        }
     }
 
     /// The counters among which the tenant of this seat is one of several.
@@ -234,6 +275,30 @@ impl Order for FairTenants {
         self.groups.ended(seat.lane);
         if let Some(tenants) = self.tenants_of(seat) {
             tenants.ended(request.tenant().get());
+        }
+    }
+
+    fn takes(&self, row: &Row) -> bool {
+        WEIGHTS.iter().any(|weight| weight.name == row.name)
+    }
+
+    fn change(&mut self, change: &Change, in_flight: &InFlight<'_>, now: Time) {
+        if let Some(input) = change.value(&INPUT_WEIGHT) {
+            self.weights.input = input;
+        }
+        if let Some(output) = change.value(&OUTPUT_WEIGHT) {
+            self.weights.output = output;
+        }
+        if change.concerns_tenants() {
+            self.change_members(change, in_flight, now);
+        }
+    }
+
+    fn moved_here(&mut self, request: &Request) {
+        let seat = self.seat(request);
+        self.groups.moved_here(seat.lane, seat.group_share);
+        if let Some(tenants) = self.tenants_of(seat) {
+            tenants.moved_here(request.tenant().get(), seat.share);
         }
     }
 }

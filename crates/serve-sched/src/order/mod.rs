@@ -15,6 +15,7 @@ mod earliest_deadline;
 mod fair_groups;
 mod fair_tenants;
 mod fifo;
+mod in_flight;
 mod response_ratio;
 mod share;
 mod strict_tiers;
@@ -27,6 +28,7 @@ pub use earliest_deadline::EarliestDeadline;
 pub use fair_groups::FairGroups;
 pub use fair_tenants::FairTenants;
 pub use fifo::Fifo;
+pub use in_flight::InFlight;
 pub use response_ratio::ResponseRatio;
 pub use share::Members;
 pub use strict_tiers::StrictTiers;
@@ -36,7 +38,7 @@ use std::num::NonZeroU32;
 use serve_core::{Request, Time};
 
 use crate::demand::Demand;
-use crate::settings::{Named, Setting};
+use crate::settings::{Change, Named, Row, Setting};
 
 /// Which order it is.
 pub const ORDER: Setting<String> = Setting::path(
@@ -162,6 +164,24 @@ pub trait Order: Send {
 
     /// A request that had been taken has ended, however it did; it will not be served again.
     fn ended(&mut self, request: &Request) {
+        let _ = request;
+    }
+
+    /// Whether it can take another value of this setting while requests wait and run.
+    fn takes(&self, row: &Row) -> bool {
+        let _ = row;
+        false
+    }
+
+    /// Some of the settings that it [takes](Self::takes) are to be others, or something else holds of tenants.
+    /// It goes on with what it has counted. Every waiting request is placed again afterwards; `in_flight`
+    /// is for an order that has to move them from one count to another.
+    fn change(&mut self, change: &Change, in_flight: &InFlight<'_>, now: Time) {
+        let _ = (change, in_flight, now);
+    }
+
+    /// A request that had been taken counts here from now on, as a [change](Self::change) has moved it here.
+    fn moved_here(&mut self, request: &Request) {
         let _ = request;
     }
 }

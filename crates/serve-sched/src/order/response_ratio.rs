@@ -21,8 +21,8 @@
 
 use serve_core::{Request, Span, Time};
 
-use super::{Lanes, Order, Place, Waiting};
-use crate::settings::{Named, Setting};
+use super::{InFlight, Lanes, Order, Place, Waiting};
+use crate::settings::{Change, Named, Row, Setting};
 
 /// As its family lists it.
 pub(super) const POLICY: Named<dyn Order> = Named {
@@ -74,6 +74,14 @@ impl Order for ResponseRatio {
             Some(starves_at) if now < starves_at => place.until(starves_at),
             Some(_) => Place::in_lane(STARVING).keyed(place.key),
         }
+    }
+
+    fn takes(&self, row: &Row) -> bool {
+        row.name == WAIT_MAX.row.name
+    }
+
+    fn change(&mut self, change: &Change, _in_flight: &InFlight<'_>, _now: Time) {
+        self.wait_max = change.value(&WAIT_MAX).unwrap_or(self.wait_max);
     }
 
     fn ages_at(&self, request: &Request) -> Option<Time> {

@@ -3,9 +3,10 @@
 //!
 //! `plan.rs` decides what the next step runs, `fit.rs` finds blocks for who joins, `preempt.rs` makes
 //! room, `prompts.rs` shares a step's tokens among prompts, `complete.rs` books what came of the step,
-//! `ending.rs` answers requests, `events.rs` keeps what is to be told, `prefixes.rs` names full blocks,
+//! `ending.rs` answers requests, `events.rs` keeps what is to be told, `change.rs` goes on with other settings, `prefixes.rs` names full blocks,
 //! `steady.rs` looks ahead over steps whose batch does not change.
 
+mod change;
 mod complete;
 mod ending;
 mod events;
@@ -51,7 +52,7 @@ use prompts::Prompts;
 ///
 /// - **Inputs**: [`submit`](Self::submit), [`cancel`](Self::cancel), [`book`](Self::book) (or what it
 ///   is made of: [`complete`](Self::complete), [`fail`](Self::fail), [`fail_all`](Self::fail_all)),
-///   [`handle_timeout`](Self::handle_timeout), [`drain`](Self::drain).
+///   [`handle_timeout`](Self::handle_timeout), [`drain`](Self::drain), [`change`](Self::change).
 /// - **Outputs**: [`plan_into`](Self::plan_into), [`poll_event`](Self::poll_event),
 ///   [`next_timeout`](Self::next_timeout).
 /// - **Readings**: [`stats`](Self::stats), [`pace`](Self::pace), the journal.

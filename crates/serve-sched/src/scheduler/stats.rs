@@ -8,6 +8,7 @@ use crate::kv::PoolStats;
 /// A reading of a scheduler. At every instant
 /// `arrived = finished + refused + cancelled + failed + waiting + running`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Stats {
     /// Requests in the queue, the preempted included.
     pub waiting: u32,
@@ -25,6 +26,7 @@ pub struct Stats {
 
 /// A reading of one class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ClassStats {
     /// The class.
     pub class: Class,
@@ -38,6 +40,7 @@ pub struct ClassStats {
 
 /// Events counted since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Counters {
     /// Requests submitted.
     pub arrived: u64,

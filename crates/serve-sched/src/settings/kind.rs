@@ -44,8 +44,10 @@ pub enum Kind {
 
 /// The value of a setting.
 #[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(untagged))]
 pub enum Value {
     /// Of [`Kind::Seconds`].
+    #[cfg_attr(feature = "serde", serde(serialize_with = "in_seconds"))]
     Seconds(Span),
     /// Of [`Kind::Rate`], [`Kind::Factor`] and [`Kind::Micros`].
     Number(f64),
@@ -63,6 +65,12 @@ pub enum Value {
     ByClass(Vec<(String, u32)>),
     /// Of [`Kind::StepTimes`]: batch size and microseconds.
     StepTimes(Vec<(u32, f64)>),
+}
+
+/// As settings say it.
+#[cfg(feature = "serde")]
+fn in_seconds<S: serde::Serializer>(span: &Span, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(span.as_secs_f64())
 }
 
 const DAY_S: f64 = 86_400.0;

@@ -4,6 +4,7 @@
 //! Each policy keeps the settings that are its own, in its file, and reads them there;
 //! [`table`](crate::table) is all of them.
 
+mod change;
 mod device;
 mod error;
 mod kind;
@@ -16,6 +17,7 @@ mod typed;
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
+pub use change::{Change, ChangeError};
 pub(crate) use device::ROOM;
 pub use device::{CONTEXT, KV_TOKENS, MAX_BATCH, MOCK, STEP_TOKENS};
 pub use error::SettingError;
@@ -39,6 +41,7 @@ pub use typed::{Read, Typed};
 /// # Ok::<(), serve_sched::settings::SettingError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Settings {
     pub(crate) given: BTreeMap<&'static str, Value>,
     /// Tenants of whom something is said.
@@ -46,6 +49,7 @@ pub struct Settings {
     /// Shares of groups under a fair order, where others have one of 1.
     pub groups: Vec<(GroupId, NonZeroU32)>,
     /// Keys the prefix hash; a server makes up a secret.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub hash_key: u128,
 }
 

@@ -18,6 +18,11 @@ impl<T: ?Sized> Named<T> {
         (self.build)(&Settings::default())
     }
 
+    /// The policy of this name in a family.
+    pub(crate) fn of<'a>(family: &'a [Self], name: &str) -> Option<&'a Self> {
+        family.iter().find(|policy| policy.name == name)
+    }
+
     /// The names of a family.
     pub(crate) fn names(family: &[Self]) -> Vec<&'static str> {
         family.iter().map(|policy| policy.name).collect()

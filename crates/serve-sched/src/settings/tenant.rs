@@ -6,6 +6,7 @@ use serve_core::TenantId;
 
 /// What is said of one tenant; what is absent is as for everybody.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct TenantSettings {
     /// Which one.
     pub id: TenantId,
@@ -25,6 +26,7 @@ pub struct TenantSettings {
 
 /// A group of tenants that are served as one: the keys of an organisation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct GroupId(u32);
 
 impl GroupId {

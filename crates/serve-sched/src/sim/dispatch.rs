@@ -56,6 +56,7 @@ pub enum Reply {
 /// let report = DispatcherSimulation::new(dispatcher, engine).run(&mut Arrivals::new(requests));
 /// assert_eq!(report.rows.len(), 100);
 /// ```
+#[derive(Debug)]
 pub struct DispatcherSimulation<E> {
     dispatcher: Dispatcher,
     engine: E,

@@ -20,6 +20,7 @@ pub use slots::{Behaviour, SlotEngine, Slots};
 pub use stepped::SteppedEngine;
 pub use workload::{Arrivals, ClosedLoop, Input, Poisson, Script, Workload};
 
+use std::fmt;
 use std::sync::Arc;
 
 use serve_core::{Backend, Event, EventKind, Request, Span, StepOutcome, StepPlan, Time};
@@ -60,6 +61,7 @@ type Observer = Box<dyn FnMut(&Event)>;
 
 /// What came of a simulation.
 #[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Report {
     /// One row for each request, refused ones included, in the order in which they ended.
     pub rows: Vec<Row>,
@@ -269,5 +271,14 @@ impl<B: Backend> Simulation<B> {
         let token = |request, position| backend.foresee(request, position);
         self.scheduler.skip_steps(self.now, steps, token);
         true
+    }
+}
+
+impl<B> fmt::Debug for Simulation<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("Simulation");
+        debug.field("scheduler", &self.scheduler);
+        debug.field("now", &self.now);
+        debug.finish_non_exhaustive()
     }
 }

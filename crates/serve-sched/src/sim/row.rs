@@ -10,6 +10,7 @@ use crate::ids::IdTable;
 
 /// One request, from its arrival to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Row {
     /// Which request.
     pub request: RequestId,
@@ -33,6 +34,7 @@ pub struct Row {
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum Terminal {
     /// It was not taken in.
     Refused(Refusal),

@@ -2,6 +2,7 @@
 //! that it does not answer as it should.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
 use std::sync::Arc;
 
 use serve_core::{FinishReason, Request, RequestId, Span, Time, Usage};
@@ -228,5 +229,14 @@ impl EngineModel for SlotEngine {
             .chain(era)
             .filter(|&at| at < Time::MAX)
             .min()
+    }
+}
+
+impl fmt::Debug for SlotEngine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("SlotEngine");
+        debug.field("eras", &self.eras);
+        debug.field("now", &self.now);
+        debug.finish_non_exhaustive()
     }
 }

@@ -13,6 +13,7 @@ use crate::dispatcher::Outcome;
 use crate::scheduler::{Scheduler, TokenEvents};
 
 /// A scheduler and its device, driven one request at a time. What its admission refuses is put back.
+#[derive(Debug)]
 pub struct SteppedEngine<B> {
     scheduler: Scheduler,
     backend: B,

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::fmt;
 use std::iter::Peekable;
 
 use serve_core::rng::Rng;
@@ -177,5 +178,14 @@ impl Iterator for Poisson {
     fn next(&mut self) -> Option<Time> {
         self.secs += self.rng.exponential(self.gap_mean_secs);
         Some(Time::ZERO + Span::from_secs_f64(self.secs))
+    }
+}
+
+impl<F, T> fmt::Debug for ClosedLoop<F, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("ClosedLoop");
+        debug.field("due", &self.due);
+        debug.field("next", &self.next);
+        debug.finish_non_exhaustive()
     }
 }

@@ -3,13 +3,14 @@
 use std::convert::Infallible;
 use std::future::ready;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Poll;
 
 use axum::body::Body;
 use futures::FutureExt;
 use http::{Request, Response, StatusCode, header};
 use http_body_util::BodyExt;
-use serve_core::{Span, Time, Usage};
+use serve_core::{Data, Span, Time, Usage};
 use serve_sched::adapter::{Ask, AsyncDispatcher, Clock, OutputTokens, Permit, Rejection};
 use serve_sched::admit::ConcurrencyLimit;
 use serve_sched::journal::{Decision, Entry};
@@ -181,6 +182,40 @@ fn a_request_that_asks_for_nothing_is_its_clients_mistake() {
         );
     }
     assert_eq!(front.stats().counters.arrived, 0);
+}
+
+/// Reads the dispatcher when it is dropped, which must not be locked then.
+struct ReadsAtItsEnd(AsyncDispatcher, Arc<AtomicU32>);
+
+impl Drop for ReadsAtItsEnd {
+    fn drop(&mut self) {
+        self.0.stats();
+        self.1.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn what_is_attached_to_a_request_is_dropped_once_and_not_under_the_lock() {
+    let dropped = Arc::new(AtomicU32::new(0));
+    let (front, _driver) = on(&Hand::default(), busy(1));
+    let ask = || {
+        let data = ReadsAtItsEnd(front.clone(), Arc::clone(&dropped));
+        Ask::new(1, 1).with_data(Data::new(data))
+    };
+    let held = front.admit(ask()).now_or_never().unwrap().unwrap();
+    // One waits and is cancelled, of others the queue may be full, one has lengths that cannot be.
+    for _ in 0..3 {
+        assert!(!matches!(front.admit(ask()).now_or_never(), Some(Ok(_))));
+    }
+    let nothing =
+        Ask::new(0, 1).with_data(Data::new(ReadsAtItsEnd(front.clone(), dropped.clone())));
+    assert!(front.admit(nothing).now_or_never().unwrap().is_err());
+    drop(front.admit(ask()));
+    assert_eq!(dropped.load(Ordering::Relaxed), 5);
+    held.finish();
+    assert_eq!(dropped.load(Ordering::Relaxed), 6);
+    drop(front.admit(ask()).now_or_never().unwrap().unwrap());
+    assert_eq!(dropped.load(Ordering::Relaxed), 7);
 }
 
 #[test]

@@ -176,7 +176,7 @@ impl World {
         };
         let ask = Ask::new(4, 2).with_class(Class::new(class));
         let ask = ask.with_patience(patience);
-        let layer: DispatchLayer<_> = self.front.layer(move |_: &Request<()>| ask);
+        let layer: DispatchLayer<_> = self.front.layer(move |_: &Request<()>| ask.clone());
         let service = layer.layer(self.work[who].clone());
         let task = Task::new(async move {
             let Ok(response) = service.oneshot(Request::new(())).await;

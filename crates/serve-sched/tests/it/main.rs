@@ -4,6 +4,7 @@
 
 mod allocation;
 mod batching;
+mod changes;
 mod dispatcher;
 mod documented;
 mod engine;
@@ -16,6 +17,7 @@ mod model;
 mod of_lengths;
 mod orders;
 mod outside;
+mod own_policies;
 mod policies;
 mod preemption;
 mod promises;

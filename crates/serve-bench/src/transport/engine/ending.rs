@@ -76,3 +76,27 @@ impl Course {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serve_core::{Blame, Limit, Reason};
+
+    use super::*;
+
+    #[test]
+    fn a_refusal_of_a_policy_of_ones_own_is_noted_with_its_code() {
+        static SHELF: Reason = Reason::new("shelf_full", Blame::Tenant, "books");
+        let limit = Limit::Policy {
+            reason: &SHELF,
+            value: 5,
+            max: 4,
+        };
+        let retry_after = Some(Span::from_millis(1_200));
+        let refusal = Refusal::Later { limit, retry_after };
+        let noted = Unanswered::refused(&refusal);
+        let message = "refused for now: 5 books, and at most 4 may be".to_owned();
+        let wait = Some(Duration::from_millis(1_200));
+        let expected = AttemptError::of_status(429, "shelf_full".to_owned(), message, wait);
+        assert_eq!((noted.status, noted.error), (429, expected));
+    }
+}

@@ -49,7 +49,11 @@ pub(super) const POLICY: Admission = Admission {
         &TENANT_TOKENS_PER_S.row,
         &RATE_BURST.row,
     ],
-    build: buckets,
+    reads_tenants: true,
+    build: |settings| {
+        let all = buckets(settings).into_iter();
+        all.map(|bucket| Box::new(bucket) as Box<_>).collect()
+    },
     by_default: || Box::new(TokenBucket::default()),
 };
 
@@ -181,6 +185,17 @@ impl TokenBucket {
         self.quotas.get(&tenant).copied().unwrap_or(self.quota)
     }
 
+    /// Goes on with the quotas of `to`: what was used of a burst stays used, in units, and is paid off at the
+    /// new rate.
+    fn refill(&mut self, to: &Self, now: Time) {
+        let mut accounts = std::mem::take(&mut self.accounts);
+        for (&tenant, account) in &mut accounts {
+            account.convert(self.quota_of(tenant), to.quota_of(tenant), now);
+        }
+        self.accounts = accounts;
+        (self.quota, self.quotas) = (to.quota, to.quotas.clone());
+    }
+
     fn forget_full(&mut self, now: Time) {
         if self.accounts.len() < self.forget_at {
             return;
@@ -206,6 +221,25 @@ impl Default for TokenBucket {
 impl Admit for TokenBucket {
     fn name(&self) -> &'static str {
         POLICY.name
+    }
+
+    fn part(&self) -> u8 {
+        let cost = match self.cost {
+            Cost::Request => 0,
+            Cost::PromptTokens => 1,
+            Cost::Tokens => 2,
+        };
+        match self.scope {
+            Scope::Global => cost,
+            Scope::Tenant => 3 + cost,
+        }
+    }
+
+    fn change(&mut self, settings: &Settings, now: Time) {
+        let part = self.part();
+        if let Some(to) = buckets(settings).into_iter().find(|it| it.part() == part) {
+            self.refill(&to, now);
+        }
     }
 
     fn admit(&mut self, request: &Request, load: &Load<'_>) -> Result<(), Refusal> {
@@ -250,6 +284,25 @@ impl Admit for TokenBucket {
 }
 
 impl Account {
+    /// From times of one quota to those of another.
+    fn convert(&mut self, from: Quota, to: Quota, now: Time) {
+        let (per, per_then) = (
+            Scaled::from(from.per.as_nanos()),
+            Scaled::from(to.per.as_nanos()),
+        );
+        let scaled = |time: Scaled| {
+            let (units, rest) = (time / per.max(1), time % per.max(1));
+            units
+                .saturating_mul(per_then)
+                .saturating_add(rest * per_then / per.max(1))
+        };
+        let used = self.full_at.saturating_sub(from.scale(now));
+        self.full_at = to.scale(now).saturating_add(scaled(used));
+        for charged in self.charged.values_mut() {
+            *charged = scaled(*charged);
+        }
+    }
+
     /// A request has used `used` of what it was charged, or more than that if its engine counts
     /// other tokens than was expected. O(log n) in the requests in flight, and one step for each
     /// that came after it, until they come to what is missing in the bucket.
@@ -276,7 +329,7 @@ impl Account {
 }
 
 /// The buckets that the settings ask for.
-fn buckets(settings: &Settings) -> Vec<Box<dyn Admit>> {
+fn buckets(settings: &Settings) -> Vec<TokenBucket> {
     let global = [
         (&REQUESTS_PER_S, Cost::Request),
         (&TOKENS_PER_S, Cost::Tokens),
@@ -291,8 +344,7 @@ fn buckets(settings: &Settings) -> Vec<Box<dyn Admit>> {
     let tokens = of_tenants(settings, &TENANT_TOKENS_PER_S, Cost::Tokens, |tenant| {
         tenant.tokens_per_s
     });
-    let all = global.chain(requests).chain(tokens);
-    all.map(|bucket| Box::new(bucket) as Box<_>).collect()
+    global.chain(requests).chain(tokens).collect()
 }
 
 /// A bucket for each tenant, if any tenant has a limit.

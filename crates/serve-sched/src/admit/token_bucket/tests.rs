@@ -348,7 +348,7 @@ fn the_settings_give_each_rate_its_bucket_with_a_burst_of_so_many_seconds() {
     // Ten in a second, thirty at once; then one each tenth of a second.
     let ten = settings.with(&TENANT_REQUESTS_PER_S, 10.0);
     let pace = Pace::default();
-    let taken_at = |now: Time, buckets: &mut Vec<Box<dyn Admit>>| {
+    let taken_at = |now: Time, buckets: &mut Vec<TokenBucket>| {
         let load = Load {
             now,
             ..Load::idle(1, &pace)

@@ -9,9 +9,12 @@ use std::num::NonZeroU32;
 use serve_core::{Request, Span, Time};
 
 use crate::demand::Demand;
-use crate::order::{Lanes, Order, Place, Served, Waiting};
+use crate::order::aging_tiers::AGE_AFTER;
+use crate::order::{InFlight, Lanes, Order, Place, Served, Waiting};
+use crate::settings::{Change, Row};
 
 /// An order that bounds every wait.
+#[derive(Debug)]
 pub struct Aging {
     name: String,
     age_after: Span,
@@ -94,6 +97,19 @@ impl Order for Aging {
 
     fn ended(&mut self, request: &Request) {
         self.inner.ended(request);
+    }
+
+    fn takes(&self, row: &Row) -> bool {
+        row.name == AGE_AFTER.row.name || self.inner.takes(row)
+    }
+
+    fn change(&mut self, change: &Change, in_flight: &InFlight<'_>, now: Time) {
+        self.age_after = change.value(&AGE_AFTER).unwrap_or(self.age_after);
+        self.inner.change(change, in_flight, now);
+    }
+
+    fn moved_here(&mut self, request: &Request) {
+        self.inner.moved_here(request);
     }
 }
 

@@ -1,19 +1,29 @@
 //! The inner orders of a composed one: one for each outer lane, made when the lane is first used.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::num::NonZeroU32;
 
-use serve_core::Time;
+use serve_core::{Request, Time};
 
 use super::Factory;
 use crate::demand::Demand;
-use crate::order::{Lanes, Order, Waiting};
+use crate::order::{InFlight, Lanes, Order, Waiting};
+use crate::settings::{Change, Row};
 
 /// An order for each lane. There are as many as there are classes or groups named, so none is dropped.
 pub(in crate::order) struct Instances {
     make: Factory,
     levels: Vec<Lanes>,
     each: BTreeMap<u32, Box<dyn Order>>,
+    /// What has changed since the start, for those that are made later.
+    changed: Option<Change>,
+}
+
+impl fmt::Debug for Instances {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(&self.each).finish()
+    }
 }
 
 impl Instances {
@@ -22,6 +32,7 @@ impl Instances {
             levels: make().levels(),
             make,
             each: BTreeMap::new(),
+            changed: None,
         }
     }
 
@@ -42,8 +53,39 @@ impl Instances {
 
     /// The order of an outer lane.
     pub(in crate::order) fn get(&mut self, lane: u32) -> &mut dyn Order {
-        let make = &self.make;
-        &mut **self.each.entry(lane).or_insert_with(|| make())
+        let (make, changed) = (&self.make, &self.changed);
+        let order = self.each.entry(lane).or_insert_with(|| {
+            let mut order = make();
+            if let Some(change) = changed {
+                // It has seen no request yet.
+                order.change(change, &InFlight::default(), Time::ZERO);
+            }
+            order
+        });
+        &mut **order
+    }
+
+    /// Whether the inner orders take another value of a setting.
+    pub(in crate::order) fn takes(&self, row: &Row) -> bool {
+        (self.make)().takes(row)
+    }
+
+    /// Changes the inner orders, each with the requests of its lane.
+    pub(in crate::order) fn change(
+        &mut self,
+        change: &Change,
+        in_flight: &InFlight<'_>,
+        now: Time,
+        lane_of: impl Fn(&Request) -> u32,
+    ) {
+        for (&lane, order) in &mut self.each {
+            let inside = in_flight.only(|request| lane_of(request) == lane);
+            order.change(change, &inside, now);
+        }
+        match &mut self.changed {
+            Some(changed) => changed.then(change),
+            None => self.changed = Some(change.clone()),
+        }
     }
 
     pub(in crate::order) fn lane_key(&self, path: &[u32], head: &Waiting<'_>, now: Time) -> u64 {

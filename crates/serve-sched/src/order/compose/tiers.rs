@@ -9,9 +9,11 @@ use serve_core::{Request, Time};
 
 use super::{Factory, Instances};
 use crate::demand::Demand;
-use crate::order::{Lanes, Order, Place, Served, Waiting};
+use crate::order::{InFlight, Lanes, Order, Place, Served, Waiting};
+use crate::settings::{Change, Row};
 
 /// A higher class first, and an order inside of each class.
+#[derive(Debug)]
 pub struct Tiers {
     name: String,
     inner: Instances,
@@ -78,5 +80,17 @@ impl Order for Tiers {
 
     fn ended(&mut self, request: &Request) {
         self.inner.get(class(request)).ended(request);
+    }
+
+    fn takes(&self, row: &Row) -> bool {
+        self.inner.takes(row)
+    }
+
+    fn change(&mut self, change: &Change, in_flight: &InFlight<'_>, now: Time) {
+        self.inner.change(change, in_flight, now, class);
+    }
+
+    fn moved_here(&mut self, request: &Request) {
+        self.inner.get(class(request)).moved_here(request);
     }
 }

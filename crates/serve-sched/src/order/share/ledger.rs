@@ -113,6 +113,36 @@ impl Ledger {
         self.forget_idle();
     }
 
+    /// Gives `lane` another share. Its counter stays where it was: what it was given before is divided by
+    /// the share that it had then.
+    pub(in crate::order) fn reshare(&mut self, lane: u32, share: NonZeroU32) {
+        let Some(account) = self.find_mut(lane) else {
+            return;
+        };
+        let (before, service, waits) = (account.share, account.service, account.waiting > 0);
+        let counter = account.counter();
+        account.share = share;
+        if before != share {
+            account.service = at(counter, share);
+        }
+        let after = account.service;
+        if waits {
+            self.service_waiting = self.service_waiting - service + after;
+            self.shares_waiting =
+                self.shares_waiting - u64::from(before.get()) + u64::from(share.get());
+        }
+    }
+
+    /// A request of `lane` that was taken elsewhere counts here from now on.
+    pub(in crate::order) fn moved_here(&mut self, lane: u32, share: NonZeroU32) {
+        let floor = self.floor();
+        let account = self.account(lane, share);
+        if account.is_idle() {
+            account.lift(floor);
+        }
+        account.begun += 1;
+    }
+
     /// What `lane` was given for each share, in weighted tokens times the resolution.
     pub(in crate::order) fn counter(&self, lane: u32) -> u128 {
         self.find(lane).map_or(0, Account::counter)

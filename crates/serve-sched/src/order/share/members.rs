@@ -45,7 +45,11 @@ pub(in crate::order) struct Seat {
 impl Members {
     /// Those of whom the settings say something.
     pub fn of(settings: &Settings) -> Self {
-        let mut members = Self::new();
+        Self::new().with_all(settings)
+    }
+
+    fn with_all(self, settings: &Settings) -> Self {
+        let mut members = self;
         for tenant in &settings.tenants {
             members = members.with_share(tenant.id, tenant.weight.unwrap_or(NonZeroU32::MIN));
             if let Some(group) = tenant.group {
@@ -56,6 +60,29 @@ impl Members {
             members = members.with_group_share(group, share);
         }
         members
+    }
+
+    /// Takes what the settings say instead of what is known. Whoever is known in both keeps the lane, and
+    /// no lane is given to somebody else: what was counted in it is of who had it.
+    pub(in crate::order) fn change(&mut self, settings: &Settings) {
+        let mut to = Self {
+            shares: vec![NonZeroU32::MIN; self.shares.len()],
+            ..Self::new()
+        };
+        let named = settings.tenants.iter().map(|tenant| tenant.id);
+        for tenant in named {
+            if let Some(&Member { lane, .. }) = self.tenants.get(&tenant) {
+                let member = Member {
+                    share: NonZeroU32::MIN,
+                    group: None,
+                    lane,
+                };
+                to.tenants.insert(tenant, member);
+            }
+        }
+        // A group that nobody is in any more costs its lane and no more.
+        to.groups = std::mem::take(&mut self.groups);
+        *self = to.with_all(settings);
     }
 
     /// Nobody is known.
@@ -103,6 +130,12 @@ impl Members {
             share: member.map_or(NonZeroU32::MIN, |member| member.share),
             alone: alone.is_some(),
         }
+    }
+
+    /// The tenants and the lanes that are known.
+    pub(in crate::order) fn known(&self) -> (Vec<TenantId>, u32) {
+        let tenants = self.tenants.keys().copied().collect();
+        (tenants, self.shares.len() as u32)
     }
 
     /// The share of the group with this lane.

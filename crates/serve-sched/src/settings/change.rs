@@ -1,0 +1,147 @@
+//! What is to be other than it was while requests wait and run: two readings of the settings, and where
+//! they differ.
+//!
+//! It is made of whole settings, so what a change may say has the names, ranges and errors of a start. Who
+//! owns a setting takes its new value, or says that it cannot: see [`Scheduler::change`](crate::Scheduler::change).
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use thiserror::Error;
+
+use super::{Read, Row, Setting, SettingError, Settings, Value};
+use crate::table::table;
+
+/// Where new settings differ from those that hold.
+///
+/// ```
+/// use serve_sched::Settings;
+/// use serve_sched::settings::Change;
+///
+/// let now = Settings::default();
+/// let mut then = now.clone();
+/// then.set_text("queue_cap", "64")?;
+/// assert_eq!(Change::between(&now, &then)?.to_string(), "queue_cap 64");
+/// # Ok::<(), serve_sched::settings::SettingError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub struct Change {
+    to: Settings,
+    /// The settings that differ, by name, with the value to be.
+    values: BTreeMap<&'static str, Option<Value>>,
+    tenants: bool,
+}
+
+/// The numbers of settings are never NaN.
+impl Eq for Change {}
+
+/// A change that cannot be made while requests wait and run. Nothing has changed.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum ChangeError {
+    /// What runs now cannot take another value.
+    #[error("{setting} cannot change while the server runs; a restart can change it")]
+    Fixed {
+        /// The setting, as a flag.
+        setting: String,
+    },
+    /// More than what was made at the start has room for.
+    #[error("{setting}: it can be {max} at most until a restart")]
+    TooMuch {
+        /// The setting, as a flag.
+        setting: String,
+        /// The most that it can be.
+        max: u32,
+    },
+}
+
+impl Change {
+    /// From the settings `from`, which hold now, to the settings `to`. A setting that is absent is as the
+    /// table says, and a tenant or group that is absent as if nobody had named it.
+    ///
+    /// # Errors
+    ///
+    /// What [`Settings::check`] says of `to`.
+    pub fn between(from: &Settings, to: &Settings) -> Result<Self, SettingError> {
+        to.check()?;
+        let value = |settings: &Settings, row: &Row| {
+            let given = settings.given.get(row.name).cloned();
+            given.or_else(|| row.usual.value())
+        };
+        let entries = table().into_iter();
+        let values = entries.filter_map(|entry| {
+            let (before, after) = (value(from, entry.row), value(to, entry.row));
+            (before != after).then_some((entry.row.name, after))
+        });
+        Ok(Self {
+            values: values.collect(),
+            tenants: from.tenants != to.tenants || from.groups != to.groups,
+            to: to.clone(),
+        })
+    }
+
+    /// Whether nothing differs.
+    pub fn is_empty(&self) -> bool {
+        self.values.is_empty() && !self.tenants
+    }
+
+    /// All settings as they are to be.
+    pub fn settings(&self) -> &Settings {
+        &self.to
+    }
+
+    /// Whether a setting is to be another.
+    pub fn concerns(&self, row: &Row) -> bool {
+        self.values.contains_key(row.name)
+    }
+
+    /// What a setting is to be, if that is another than it was.
+    pub fn value<T: Read>(&self, setting: &Setting<T>) -> Option<T> {
+        self.concerns(&setting.row).then(|| self.to.get(setting))
+    }
+
+    /// Whether something else is to hold of tenants or groups.
+    pub fn concerns_tenants(&self) -> bool {
+        self.tenants
+    }
+
+    /// This change and a later one as one.
+    pub(crate) fn then(&mut self, later: &Self) {
+        self.values.extend(later.values.clone());
+        self.tenants |= later.tenants;
+        self.to = later.to.clone();
+    }
+
+    /// The settings that differ.
+    pub(crate) fn rows(&self) -> impl Iterator<Item = &'static Row> {
+        let rows = table().into_iter().map(|entry| entry.row);
+        rows.filter(|row| self.concerns(row))
+    }
+}
+
+impl ChangeError {
+    /// Of a setting that cannot change.
+    pub(crate) fn fixed(row: &Row) -> Self {
+        Self::Fixed {
+            setting: row.flag(),
+        }
+    }
+}
+
+impl fmt::Display for Change {
+    /// `queue_cap 64, age_after 3, tenants`, in the order of names.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut comma = "";
+        for (name, value) in &self.values {
+            match value {
+                Some(value) => write!(f, "{comma}{name} {value}")?,
+                None => write!(f, "{comma}{name} absent")?,
+            }
+            comma = ", ";
+        }
+        match self.tenants {
+            true => write!(f, "{comma}tenants"),
+            false => Ok(()),
+        }
+    }
+}
