@@ -139,11 +139,12 @@ fn drivers_alone(files: &[File]) -> Vec<Finding> {
             found.extend(naming.map(|(number, _)| Finding::new(file, number, remedy.as_str())));
         }
     }
-    let names_tracing = |file: &&File| {
-        file.path.starts_with(SOURCES) && !file.path.ends_with("/tracing_sink.rs")
-    };
+    let names_tracing =
+        |file: &&File| file.path.starts_with(SOURCES) && !file.path.ends_with("/tracing_sink.rs");
     for file in files.iter().filter(names_tracing) {
-        let naming = file.lines().filter(|(_, line)| has_path(code(line), "tracing::"));
+        let naming = file
+            .lines()
+            .filter(|(_, line)| has_path(code(line), "tracing::"));
         let remedy = "only src/tracing_sink.rs may write to tracing; others are told a sink";
         found.extend(naming.map(|(number, _)| Finding::new(file, number, remedy)));
     }

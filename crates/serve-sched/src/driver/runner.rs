@@ -2,6 +2,7 @@
 //! hand on what happened. It waits for nothing itself, so it runs on a thread, or as a task.
 
 use std::any::Any;
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -204,4 +205,10 @@ fn message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
     text.unwrap_or("no message")
+}
+
+impl<B, O: Outlet, H> fmt::Debug for Runner<B, O, H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Runner").finish_non_exhaustive()
+    }
 }

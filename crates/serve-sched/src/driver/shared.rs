@@ -4,6 +4,7 @@
 //! books what came of it, but never while the device runs. So a request is taken or refused at once,
 //! whatever step is running, and however long it takes.
 
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -290,5 +291,11 @@ impl State {
         if let Some(scheduler) = &mut self.scheduler {
             events.extend(std::iter::from_fn(|| scheduler.poll_event()));
         }
+    }
+}
+
+impl fmt::Debug for SharedScheduler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedScheduler").finish_non_exhaustive()
     }
 }

@@ -1,5 +1,6 @@
 //! An engine on a thread of its own.
 
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -123,5 +124,11 @@ impl EngineThread {
 impl Drop for EngineThread {
     fn drop(&mut self) {
         self.shared.close();
+    }
+}
+
+impl fmt::Debug for EngineThread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EngineThread").finish_non_exhaustive()
     }
 }

@@ -1,6 +1,7 @@
 //! Who waits for which request: each event goes to its own request's sink as soon as it has happened.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -204,5 +205,27 @@ impl Outlet for TicketOutlet {
     fn lost(&mut self, shared: &SharedScheduler, events: Vec<Event>, why: &Stopped) -> bool {
         self.0.lose(events, shared, why);
         true
+    }
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guard")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Ticket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ticket")
+            .field("guard", &self._guard)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for TicketOutlet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TicketOutlet").finish_non_exhaustive()
     }
 }
