@@ -46,10 +46,8 @@ fn a_journal_entry_is_written_with_its_numbers() {
 
 #[test]
 fn settings_are_written_as_they_are_said_and_without_the_secret() {
-    let mut settings = Settings {
-        hash_key: 0xDEAD_BEEF,
-        ..Settings::default()
-    };
+    let mut settings = Settings::default();
+    settings.hash_key = 0xDEAD_BEEF;
     for (name, value) in [
         ("order", "aging-tiers"),
         ("age_after", "1.5"),
