@@ -185,7 +185,7 @@ async fn answer<A: Ask>(
     arrived: &mut Option<Arrived>,
 ) -> Result<Response, Problem> {
     let settings = service.settings();
-    let caller = Caller::of(&request, settings)?;
+    let caller = Caller::of(&request, &service.access().keys)?;
     let key = idempotency_key(&request, settings)?;
     let serving = service.serving()?;
     let body = service.bodies().read_json(request).await?;
@@ -271,7 +271,7 @@ async fn models(
     Shared(service): Shared<Arc<Service>>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    service.settings().keys.identify(&headers)?;
+    service.access().keys.identify(&headers)?;
     let list = ModelList::from(described(service.serving()?));
     Ok(Json(list).into_response())
 }
@@ -282,7 +282,7 @@ async fn model(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let Path(name) = name.map_err(|_| Problem::Path)?;
-    service.settings().keys.identify(&headers)?;
+    service.access().keys.identify(&headers)?;
     let serving = service.serving()?;
     if name != serving.name() {
         return Err(Problem::ModelNotFound {
@@ -305,7 +305,7 @@ async fn cancel(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let Path(id) = id.map_err(|_| Problem::Path)?;
-    let identity = service.settings().keys.identify(&headers)?;
+    let identity = service.access().keys.identify(&headers)?;
     // Also while the server drains: a cancellation helps it to end.
     let serving = service.running()?;
     let cancelled = serving.cancel(identity.tenant, &id)?;
@@ -317,9 +317,9 @@ async fn config(
     Shared(service): Shared<Arc<Service>>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let settings = service.settings();
-    let own = settings.keys.name(&headers)?;
-    let mut shown = settings.shown.clone();
+    let access = service.access();
+    let own = access.keys.name(&headers)?;
+    let mut shown = access.shown.clone();
     // A key is told of itself and of no other.
     if let Some(keys) = shown.get_mut("keys").and_then(Value::as_array_mut) {
         keys.retain(|key| key.get("name").and_then(Value::as_str) == own);

@@ -1,13 +1,16 @@
 //! The server's state, from an open port without a model to a drained one.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
+use serde_json::Value;
 use serve_core::{Backend, Span};
 use serve_sched::Policies;
+use serve_sched::settings::{Change, ChangeError};
 use thiserror::Error;
 use tracing::{info, warn};
 
+use crate::auth::Keys;
 use crate::body::Bodies;
 use crate::error::Problem;
 use crate::idempotency::Answers;
@@ -51,9 +54,30 @@ pub enum LaunchError {
     TooLate(State),
 }
 
+/// What can be read again while the server runs.
+#[derive(Debug)]
+pub(crate) struct Access {
+    /// Who is let in.
+    pub(crate) keys: Keys,
+    /// What `GET /v1/config` shows.
+    pub(crate) shown: Value,
+}
+
+/// Why other settings do not hold. The old ones go on.
+#[derive(Debug, Error)]
+pub enum ReloadError {
+    /// No engine is there to take them: none yet, none any more, or the next one is being built.
+    #[error("the server is {0}; try again when it is ready")]
+    NotReady(State),
+    /// The scheduler cannot take them.
+    #[error(transparent)]
+    Change(#[from] ChangeError),
+}
+
 /// The server's state, shared by all handlers.
 pub struct Service {
     settings: EdgeSettings,
+    access: RwLock<Arc<Access>>,
     lifecycle: Arc<Lifecycle>,
     serving: OnceLock<ServedModel>,
     answers: Arc<Answers>,
@@ -69,9 +93,14 @@ pub(crate) const STALLED: &str = "stalled";
 impl Service {
     /// A server without a model: every path answers, none serves.
     pub fn new(settings: EdgeSettings) -> Arc<Self> {
+        let access = Access {
+            keys: settings.keys.clone(),
+            shown: settings.shown.clone(),
+        };
         let (ttl, bytes_max) = (settings.idempotency_ttl, settings.idempotency_bytes_max);
         Arc::new(Self {
             answers: Answers::new(Span::from(ttl), bytes_max),
+            access: RwLock::new(Arc::new(access)),
             bodies: Bodies::new(settings.connections),
             settings,
             lifecycle: Arc::default(),
@@ -82,7 +111,29 @@ impl Service {
         })
     }
 
-    /// The settings.
+    /// Who is let in, and what is shown of the settings, at this moment.
+    pub(crate) fn access(&self) -> Arc<Access> {
+        // Nothing panics while it is locked.
+        let access = self.access.read().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&access)
+    }
+
+    /// Goes on with other settings of the scheduler, other keys, and something else to show, without losing
+    /// a request; or with none of them.
+    ///
+    /// # Errors
+    ///
+    /// [`ReloadError`]; then nothing has changed.
+    pub fn reload(&self, change: &Change, keys: Keys, shown: Value) -> Result<(), ReloadError> {
+        let not_ready = || ReloadError::NotReady(self.lifecycle.state());
+        let serving = self.running().map_err(|_| not_ready())?;
+        serving.worker().change(change).ok_or_else(not_ready)??;
+        let mut access = self.access.write().unwrap_or_else(PoisonError::into_inner);
+        *access = Arc::new(Access { keys, shown });
+        Ok(())
+    }
+
+    /// The settings of the start.
     pub fn settings(&self) -> &EdgeSettings {
         &self.settings
     }

@@ -40,11 +40,11 @@ pub struct EdgeSettings {
     pub cors_origins: Vec<Origin>,
     /// The names of the classes, the highest first.
     pub classes: Vec<String>,
-    /// Who is let in.
+    /// Who is let in at the start.
     pub keys: Keys,
     /// How many lines of the log were lost.
     pub log_lines_lost: LinesLost,
-    /// What `GET /v1/config` shows. It must hold no secret.
+    /// What `GET /v1/config` shows at the start. It must hold no secret.
     pub shown: Value,
 }
 

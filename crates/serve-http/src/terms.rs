@@ -11,7 +11,7 @@ use axum::http::{HeaderMap, HeaderName};
 use serve_core::{Class, Span, TenantId};
 
 use crate::api::{Options, TIMEOUT_MS_MAX};
-use crate::auth::Identity;
+use crate::auth::{Identity, Keys};
 use crate::error::Problem;
 use crate::request_id::RequestName;
 use crate::settings::EdgeSettings;
@@ -54,9 +54,9 @@ impl Caller {
     /// # Errors
     ///
     /// [`Problem::Unauthorized`], or a header that cannot be read.
-    pub(crate) fn of(request: &Request, settings: &EdgeSettings) -> Result<Self, Problem> {
+    pub(crate) fn of(request: &Request, keys: &Keys) -> Result<Self, Problem> {
         let headers = request.headers();
-        let identity = settings.keys.identify(headers)?;
+        let identity = keys.identify(headers)?;
         let name = request.extensions().get::<RequestName>();
         Ok(Self {
             identity,

@@ -22,6 +22,7 @@ use serve_core::{
     Backend, CancelReason, Limit, Limits, Refusal, Request, RequestId, Span, TenantId, Time,
 };
 use serve_sched::driver::{Clock, NotTaken, RealClock, Runner, SharedScheduler};
+use serve_sched::settings::{Change, ChangeError};
 use serve_sched::{ConfigError, Policies, Scheduler, Stats};
 use thiserror::Error;
 use tokio::sync::mpsc;
@@ -119,6 +120,12 @@ impl Worker {
     /// The present time of the engine's clock.
     pub fn now(&self) -> Time {
         self.shared.now()
+    }
+
+    /// Goes on with other settings of the scheduler. `None` where there is none at the moment.
+    pub(crate) fn change(&self, change: &Change) -> Option<Result<(), ChangeError>> {
+        self.shared
+            .with(|scheduler, now| scheduler.change(now, change))
     }
 
     /// An id that no other request has.

@@ -362,6 +362,101 @@ fn settings_that_cannot_be_meant_end_the_start_with_their_names() {
     }
 }
 
+/// SIGHUP: keys, rates and the log are read again, all or nothing, and a stream goes on.
+#[tokio::test]
+async fn settings_are_read_again_while_a_stream_runs() {
+    let keys = [
+        "a-key-of-the-shop-1",
+        "a-key-of-the-shop-2",
+        "a-key-of-another-1",
+    ];
+    let entry = |name: &str, key: &str, more: &str| {
+        format!(
+            "[[keys]]\nname = \"{name}\"\nsha256 = \"{}\"\n{more}\n",
+            hashed(key)
+        )
+    };
+    let head = "backend = \"mock\"\nmock_speed = 0.2\norder = \"fair-tenants\"\n";
+    let first = entry("shop", keys[0], "weight = 2");
+    let file = File::of("reload", &format!("{head}{first}"));
+    let process = Process::start(&["--config", file.path()]);
+    let client = reqwest::Client::new();
+    let status = async |key: &str, path: &str| {
+        let ask = client.get(process.url(path)).bearer_auth(key);
+        ask.send().await.unwrap().status().as_u16()
+    };
+    let shown = async |key: &str| -> Value {
+        let ask = client.get(process.url("/v1/config")).bearer_auth(key);
+        ask.send().await.unwrap().json().await.unwrap()
+    };
+    let long = json!({"prompt": "x", "max_tokens": 40, "stream": true});
+    let ask = client
+        .post(process.url("/v1/completions"))
+        .bearer_auth(keys[0]);
+    let stream = ask.json(&long).send().await.unwrap();
+
+    let reload = async |text: &str| {
+        std::fs::write(file.path(), text).unwrap();
+        process.signal("HUP");
+    };
+    // Another key of the shop's, another tenant with a rate, another budget; the old key goes.
+    let next = [
+        "rate_burst = \"1s\"\n",
+        &entry("shop", keys[1], "weight = 3"),
+        &entry("other", keys[2], "requests_per_s = 0.001"),
+    ];
+    reload(&format!("{head}{}", next.concat())).await;
+    while status(keys[1], "/v1/models").await != 200 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(status(keys[0], "/v1/models").await, 401);
+    assert_eq!(shown(keys[1]).await["keys"][0]["weight"], 3);
+    let short = json!({"prompt": "x", "max_tokens": 1});
+    let other = || {
+        client
+            .post(process.url("/v1/completions"))
+            .bearer_auth(keys[2])
+            .json(&short)
+    };
+    assert_eq!(other().send().await.unwrap().status(), 200);
+    assert_eq!(
+        other().send().await.unwrap().status(),
+        429,
+        "its rate holds"
+    );
+
+    // What cannot change, what is wrong, and a file without keys change nothing.
+    let good = next.concat();
+    for wrong in [
+        format!("port = 1\n{head}{good}"),
+        format!("max_batch = \"many\"\n{head}{good}"),
+        format!("queue_cap = 3\n{head}{good}"),
+        head.replace("order = \"fair-tenants\"\n", ""),
+    ] {
+        reload(&wrong).await;
+    }
+    reload(&format!("log = \"debug\"\n{head}{good}")).await;
+    while shown(keys[1]).await["log"] != "debug" {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(status(keys[2], "/v1/models").await, 200);
+    let text = stream.text().await.unwrap();
+    assert!(text.ends_with("data: [DONE]\n\n"), "{text}");
+    let mut process = process;
+    process.signal("TERM");
+    let ended = process.wait();
+    assert_eq!(ended.status.code(), Some(0), "{}", ended.stderr);
+    for told in [
+        "is read again: 2 keys",
+        "port: it cannot change while the server runs",
+        "line 1: max_batch: invalid value 'many'",
+        "queue_cap: it cannot change while the server runs",
+        "keys: none would be left",
+    ] {
+        assert!(ended.stderr.contains(told), "{told}: {}", ended.stderr);
+    }
+}
+
 /// A wrong value is told of what it was written in: a variable, a line of the file, a flag.
 #[test]
 fn an_error_names_what_was_written() {

@@ -66,6 +66,9 @@ pub(crate) enum Failure {
     /// The model was loaded and cannot be served.
     #[error("the model cannot be served: {0}")]
     Launch(serve_http::LaunchError),
+    /// Settings that cannot hold while the server runs.
+    #[error(transparent)]
+    Reload(serve_http::ReloadError),
     /// The address is taken, not there, or not allowed.
     #[error(
         "cannot listen on {host}:{port}: {}; choose another with --host and --port",
@@ -81,7 +84,7 @@ pub(crate) enum Failure {
 impl Failure {
     pub(crate) fn exit_code(&self) -> i32 {
         match self {
-            Self::Runtime(_) => 1,
+            Self::Runtime(_) | Self::Reload(_) => 1,
             Self::Usage { .. } | Self::Setting(_) | Self::File { .. } | Self::Key(_) => 2,
             Self::Message(message) => message.exit_code(),
             #[cfg(feature = "model")]

@@ -7,6 +7,7 @@ mod failure;
 mod hash_key;
 mod log;
 mod nearest;
+mod reload;
 mod settings;
 mod signals;
 
@@ -17,16 +18,19 @@ use std::thread;
 use std::time::Duration;
 
 use serve_core::Span;
+use serve_http::auth::Keys;
 use serve_http::{CapacityStatus, EdgeSettings, Service, run, serve_health};
 use serve_sched::admit::QUEUE_CAP;
 use serve_sched::settings::{CLASSES, QUEUE_TIMEOUT, REQUEST_TIMEOUT, Setting};
 use tokio::net::{TcpListener, lookup_host};
+use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 
-use assemble::Assembled;
+use assemble::{Assembled, Current};
 use console::Console;
 use failure::Failure;
 use log::Log;
+use reload::Reload;
 use settings::{Cli, Command, Tenants};
 use signals::Signals;
 
@@ -71,7 +75,8 @@ fn ended(console: &Console) -> i32 {
 }
 
 fn start(mut cli: Cli, console: &Console) -> Result<(), Failure> {
-    prepare(&mut cli, console)?.block_on(serve(cli, console.clone()))
+    let (runtime, log) = prepare(&mut cli, console)?;
+    runtime.block_on(serve(cli, log, console.clone()))
 }
 
 fn failed(console: &Console, failure: &Failure) -> i32 {
@@ -80,8 +85,8 @@ fn failed(console: &Console, failure: &Failure) -> i32 {
 }
 
 /// What has to be right before anything is started.
-fn prepare(cli: &mut Cli, console: &Console) -> Result<tokio::runtime::Runtime, Failure> {
-    Log::start(&cli.log, cli.log_format, console)?;
+fn prepare(cli: &mut Cli, console: &Console) -> Result<(Runtime, Log), Failure> {
+    let log = Log::start(&cli.log, cli.log_format, console)?;
     // Each connection is an open file, and the usual limit is lower than that on connections.
     match rlimit::increase_nofile_limit(u64::MAX) {
         Ok(files_max) => {
@@ -94,20 +99,23 @@ fn prepare(cli: &mut Cli, console: &Console) -> Result<tokio::runtime::Runtime, 
         }
         Err(error) => tracing::warn!(%error, "the limit on open files could not be raised"),
     }
-    tokio::runtime::Builder::new_multi_thread()
+    let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
-        .build()
-        .map_err(Failure::Runtime)
+        .build();
+    Ok((runtime.map_err(Failure::Runtime)?, log))
 }
 
-async fn serve(cli: Cli, console: Console) -> Result<(), Failure> {
+async fn serve(cli: Cli, log: Log, console: Console) -> Result<(), Failure> {
     // Signals first: a signal between the open port and its handler would end the process unsaid.
     let patience = cli.requests.drain_timeout.duration() + END_TIMEOUT;
-    let Signals { stop, .. } =
+    let Signals { stop, reload } =
         Signals::listen(console.clone(), patience).map_err(Failure::Runtime)?;
     let listener = listen(&cli).await?;
     let address = listener.local_addr().map_err(Failure::Runtime)?;
-    let service = Service::new(edge(&cli, &console, address)?);
+    let tenants = Tenants::of(&cli)?;
+    let current = Current::new(tenants.settings(&cli));
+    let keys = tenants.keys.clone();
+    let service = Service::new(edge(&cli, keys, &console, address)?);
     if let Some(address) = cli.network.health_address {
         let listener = std::net::TcpListener::bind(address).map_err(|cause| Failure::Listen {
             host: address.ip().to_string(),
@@ -132,7 +140,17 @@ async fn serve(cli: Cli, console: Console) -> Result<(), Failure> {
         (running, server)
     };
 
-    let loading = load(cli.clone(), console.clone());
+    let reloading = Reload {
+        cli: cli.clone(),
+        tenants,
+        current: current.clone(),
+        service: Arc::clone(&service),
+        log,
+        console: console.clone(),
+    };
+    tokio::spawn(reloading.run(reload));
+
+    let loading = load(cli.clone(), current, console.clone());
     tokio::select! {
         // A signal while the model loads: the server has drained, and the model is not waited for.
         _ = running => {}
@@ -153,7 +171,12 @@ async fn serve(cli: Cli, console: Console) -> Result<(), Failure> {
 }
 
 /// What the edge is told.
-fn edge(cli: &Cli, console: &Console, address: SocketAddr) -> Result<EdgeSettings, Failure> {
+fn edge(
+    cli: &Cli,
+    keys: Keys,
+    console: &Console,
+    address: SocketAddr,
+) -> Result<EdgeSettings, Failure> {
     let requests = &cli.requests;
     let settings = cli.settings();
     let limit = |time: &Setting<Span>| {
@@ -178,7 +201,7 @@ fn edge(cli: &Cli, console: &Console, address: SocketAddr) -> Result<EdgeSetting
             .hosts(cli.keys.is_empty() && address.ip().is_loopback()),
         cors_origins: cli.network.cors_origins.clone(),
         classes: settings.get(&CLASSES),
-        keys: Tenants::of(cli)?.keys,
+        keys,
         log_lines_lost: console.lines_lost(),
         shown: serde_json::to_value(cli).map_err(|error| Failure::Runtime(error.into()))?,
     })
@@ -207,11 +230,11 @@ async fn listen(cli: &Cli) -> Result<TcpListener, Failure> {
 }
 
 /// Puts the model together on a thread of its own: reading weights blocks for as long as it takes.
-async fn load(cli: Cli, console: Console) -> Result<Assembled, Failure> {
+async fn load(cli: Cli, current: Current, console: Console) -> Result<Assembled, Failure> {
     let (done, loaded) = oneshot::channel();
     let loader = move || {
         // Nobody waits any more when a signal has come in the meantime.
-        let _ = done.send(assemble::assemble(&cli, &console));
+        let _ = done.send(assemble::assemble(&cli, &current, &console));
     };
     thread::Builder::new()
         .name("loader".to_owned())

@@ -6,11 +6,11 @@ use serve_core::mock::{Mock, MockConfig};
 use serve_http::Loaded;
 use serve_http::text::MockText;
 
-use super::{Assembled, Description, Example, policies, rebuild};
+use super::{Assembled, Current, Description, Example, rebuild};
 use crate::failure::Failure;
 use crate::settings::Cli;
 
-pub(super) fn assemble(cli: &Cli) -> Result<Assembled, Failure> {
+pub(super) fn assemble(cli: &Cli, current: &Current) -> Result<Assembled, Failure> {
     let settings = cli.settings();
     let speed = settings.mock_speed();
     let config = settings.mock(&MockConfig {
@@ -25,8 +25,8 @@ pub(super) fn assemble(cli: &Cli) -> Result<Assembled, Failure> {
             name: name.unwrap_or_else(|| "mock".to_owned()),
             text: Arc::new(MockText::new()),
             backend: Box::new(Mock::new(config.clone())),
-            policies: policies(cli)?,
-            rebuild: Some(rebuild(cli, move || Ok(Mock::new(config.clone())))),
+            policies: current.policies()?,
+            rebuild: Some(rebuild(current, move || Ok(Mock::new(config.clone())))),
         },
         description: Description {
             limits,

@@ -7,15 +7,16 @@ mod model;
 mod progress;
 
 use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serve_core::Limits;
 use serve_http::Loaded;
 use serve_http::worker::Rebuild;
-use serve_sched::Policies;
+use serve_sched::{Policies, Settings};
 
 use crate::console::Console;
 use crate::failure::Failure;
-use crate::settings::{Backend, Cli, Tenants};
+use crate::settings::{Backend, Cli};
 
 /// A model and what a person wants to know of it.
 pub(crate) struct Assembled {
@@ -40,25 +41,53 @@ pub(crate) enum Example {
     Say(&'static str),
 }
 
-pub(crate) fn assemble(cli: &Cli, console: &Console) -> Result<Assembled, Failure> {
+pub(crate) fn assemble(
+    cli: &Cli,
+    current: &Current,
+    console: &Console,
+) -> Result<Assembled, Failure> {
     match cli.backend {
         Backend::Mock => {
             console.line("the mock backend invents its answers");
-            mock::assemble(cli)
+            mock::assemble(cli, current)
         }
         #[cfg(feature = "model")]
-        Backend::Model => model::assemble(cli, console),
+        Backend::Model => model::assemble(cli, current, console),
     }
 }
 
-/// The policies that the settings ask for.
-fn policies(cli: &Cli) -> Result<Policies, Failure> {
-    let known = Tenants::of(cli)?;
-    let tenants = known.list.iter().map(|tenant| tenant.settings.clone());
-    let mut settings = cli.settings().clone().with_tenants(tenants.collect());
-    settings.groups = known.group_shares().collect();
-    settings.hash_key = secret();
-    Ok(settings.policies()?)
+/// The settings of scheduler and policies that hold now: they can be read again while the server runs, and an
+/// engine that is built anew is to have them.
+#[derive(Clone, Debug)]
+pub(crate) struct Current(Arc<Mutex<Settings>>);
+
+impl Current {
+    /// Those of the start.
+    pub(crate) fn new(mut settings: Settings) -> Self {
+        settings.hash_key = secret();
+        Self(Arc::new(Mutex::new(settings)))
+    }
+
+    pub(crate) fn get(&self) -> Settings {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Others from now on, under the same secret.
+    pub(crate) fn set(&self, settings: Settings) {
+        let mut current = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let hash_key = current.hash_key;
+        *current = Settings {
+            hash_key,
+            ..settings
+        };
+    }
+
+    fn policies(&self) -> Result<Policies, Failure> {
+        Ok(self.get().policies()?)
+    }
 }
 
 /// Another one in each process, so that nobody can craft prompts that collide in the prefix cache.
@@ -69,12 +98,12 @@ fn secret() -> u128 {
 
 /// Makes backend and policies anew after a panic.
 fn rebuild<B: serve_core::Backend + Send + 'static>(
-    cli: &Cli,
+    current: &Current,
     mut backend: impl FnMut() -> Result<B, String> + Send + 'static,
 ) -> Rebuild {
-    let cli = cli.clone();
+    let current = current.clone();
     Box::new(move || {
-        let policies = policies(&cli).map_err(|error| error.to_string())?;
+        let policies = current.policies().map_err(|error| error.to_string())?;
         Ok((Box::new(backend()?) as Box<_>, policies))
     })
 }

@@ -17,12 +17,16 @@ use serve_model::text::{ChatInputs, ChatTemplate, Detokenizer, Tokenizer};
 use serve_sched::settings::{CONTEXT, KV_TOKENS, MAX_BATCH, STEP_TOKENS};
 
 use super::progress::{Meter, mib};
-use super::{Assembled, Description, Example, policies, rebuild};
+use super::{Assembled, Current, Description, Example, rebuild};
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::settings::Cli;
 
-pub(crate) fn assemble(cli: &Cli, console: &Console) -> Result<Assembled, Failure> {
+pub(crate) fn assemble(
+    cli: &Cli,
+    current: &Current,
+    console: &Console,
+) -> Result<Assembled, Failure> {
     let source = source(cli, console)?;
     let settings = cli.settings();
     let options = LoadOptions {
@@ -114,8 +118,8 @@ pub(crate) fn assemble(cli: &Cli, console: &Console) -> Result<Assembled, Failur
             name,
             text: Arc::new(text),
             backend: Box::new(backend),
-            policies: policies(cli)?,
-            rebuild: Some(rebuild(cli, move || {
+            policies: current.policies()?,
+            rebuild: Some(rebuild(current, move || {
                 let model = load(&source, &options, &mut |_| {});
                 model
                     .map(|model| model.backend)

@@ -58,6 +58,8 @@ pub(crate) struct Tenants {
 #[derive(Clone, Debug)]
 pub(crate) struct Tenant {
     name: String,
+    /// Whether a key names it; one that had a key once keeps its number.
+    is_present: bool,
     pub(crate) settings: TenantSettings,
 }
 
@@ -75,7 +77,17 @@ impl Tenants {
     ///
     /// [`Failure::Usage`] that names the key and the field.
     pub(crate) fn of(cli: &Cli) -> Result<Self, Failure> {
-        let mut tenants = Self::default();
+        Self::default().again(cli)
+    }
+
+    /// The same where these are known already: whoever is still there keeps its number, and a number of
+    /// somebody who has gone is not given to another, because requests of his may still run.
+    ///
+    /// # Errors
+    ///
+    /// As [`of`](Self::of).
+    pub(crate) fn again(&self, cli: &Cli) -> Result<Self, Failure> {
+        let mut tenants = self.numbers();
         let settings = cli.settings();
         for (index, key) in cli.keys.iter().enumerate() {
             let wrong = |field: &str, cause: String| Failure::Usage {
@@ -116,6 +128,7 @@ impl Tenants {
                 },
             };
             let tenant = Tenant {
+                is_present: true,
                 name: key.tenant.as_ref().unwrap_or(&key.name).clone(),
                 settings: TenantSettings {
                     id: TenantId::default(),
@@ -139,6 +152,36 @@ impl Tenants {
             tenants.keys = std::mem::take(&mut tenants.keys).with_named(&key.name, hash, identity);
         }
         Ok(tenants)
+    }
+
+    /// What scheduler and policies are told.
+    pub(crate) fn settings(&self, cli: &Cli) -> Settings {
+        let present = self.list.iter().filter(|tenant| tenant.is_present);
+        let present = present.map(|tenant| tenant.settings.clone()).collect();
+        let mut settings = cli.settings().clone().with_tenants(present);
+        settings.groups = self.group_shares().collect();
+        settings
+    }
+
+    /// Names and numbers alone.
+    fn numbers(&self) -> Self {
+        let tenants = self.list.iter().map(|tenant| Tenant {
+            name: tenant.name.clone(),
+            is_present: false,
+            settings: TenantSettings {
+                id: tenant.settings.id,
+                ..TenantSettings::default()
+            },
+        });
+        let groups = self.groups.iter().map(|group| Group {
+            name: group.name.clone(),
+            weight: None,
+        });
+        Self {
+            keys: Keys::default(),
+            list: tenants.collect(),
+            groups: groups.collect(),
+        }
     }
 
     /// The group of a key's tenant, if it is said. The error is the name of a group that another key
@@ -178,6 +221,7 @@ impl Tenants {
             self.list.push(Tenant { settings, ..said });
             return Ok(id);
         };
+        tenant.is_present = true;
         let (known, said_of) = (&mut tenant.settings, said.settings);
         let merged = [
             ("weight", merge(&mut known.weight, said_of.weight)),
