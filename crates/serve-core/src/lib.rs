@@ -27,10 +27,10 @@ pub mod rng;
 mod sampling;
 mod step;
 mod time;
+mod told;
 
 pub use backend::Backend;
 pub use backend_error::BackendError;
-pub use code::{Blame, Code};
 pub use data::Data;
 pub use event::{CancelReason, Event, EventKind, FinishReason, Usage};
 pub use id::{BlockId, RequestId, StepId, TenantId, TokenId};
@@ -41,3 +41,4 @@ pub use request::{Class, InvalidRequest, Request};
 pub use sampling::{InvalidSampling, Sampling};
 pub use step::{Sampled, Segment, StepLoad, StepOutcome, StepPlan};
 pub use time::{Span, Time};
+pub use told::{Blame, Code};

@@ -4,7 +4,8 @@ use std::fmt;
 
 use thiserror::Error;
 
-use crate::{Blame, Class, Code, Span, TenantId};
+use crate::told::{Blame, Code};
+use crate::{Class, Span, TenantId};
 
 /// A request that was not taken. Nothing of it is kept.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]

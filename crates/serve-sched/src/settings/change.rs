@@ -9,8 +9,7 @@ use std::fmt;
 
 use thiserror::Error;
 
-use super::{Read, Row, Setting, SettingError, Settings, Value};
-use crate::table::table;
+use super::{Read, Row, Setting, Settings, Value};
 
 /// Where new settings differ from those that hold.
 ///
@@ -27,10 +26,10 @@ use crate::table::table;
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Change {
-    to: Settings,
+    pub(crate) to: Settings,
     /// The settings that differ, by name, with the value to be.
-    values: BTreeMap<&'static str, Option<Value>>,
-    tenants: bool,
+    pub(crate) values: BTreeMap<&'static str, Option<Value>>,
+    pub(crate) tenants: bool,
 }
 
 /// The numbers of settings are never NaN.
@@ -56,30 +55,6 @@ pub enum ChangeError {
 }
 
 impl Change {
-    /// From the settings `from`, which hold now, to the settings `to`. A setting that is absent is as the
-    /// table says, and a tenant or group that is absent as if nobody had named it.
-    ///
-    /// # Errors
-    ///
-    /// What [`Settings::check`] says of `to`.
-    pub fn between(from: &Settings, to: &Settings) -> Result<Self, SettingError> {
-        to.check()?;
-        let value = |settings: &Settings, row: &Row| {
-            let given = settings.given.get(row.name).cloned();
-            given.or_else(|| row.usual.value())
-        };
-        let entries = table().into_iter();
-        let values = entries.filter_map(|entry| {
-            let (before, after) = (value(from, entry.row), value(to, entry.row));
-            (before != after).then_some((entry.row.name, after))
-        });
-        Ok(Self {
-            values: values.collect(),
-            tenants: from.tenants != to.tenants || from.groups != to.groups,
-            to: to.clone(),
-        })
-    }
-
     /// Whether nothing differs.
     pub fn is_empty(&self) -> bool {
         self.values.is_empty() && !self.tenants
@@ -110,12 +85,6 @@ impl Change {
         self.values.extend(later.values.clone());
         self.tenants |= later.tenants;
         self.to = later.to.clone();
-    }
-
-    /// The settings that differ.
-    pub(crate) fn rows(&self) -> impl Iterator<Item = &'static Row> {
-        let rows = table().into_iter().map(|entry| entry.row);
-        rows.filter(|row| self.concerns(row))
     }
 }
 

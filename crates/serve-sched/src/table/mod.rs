@@ -8,6 +8,7 @@
 //! of this.
 
 mod build;
+mod change;
 #[cfg(test)]
 mod tests;
 

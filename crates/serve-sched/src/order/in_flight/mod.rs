@@ -2,7 +2,7 @@
 
 use serve_core::Request;
 
-use super::Waiting;
+use crate::order::Waiting;
 
 /// The requests that an order knows of: those that wait, and those that have begun.
 #[derive(Clone, Debug, Default)]
