@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use trial::campaign::{Settings, campaign, quiet_panics};
+use lab::campaign::{Settings, campaign, quiet_panics};
 
 /// All in one test: a campaign looks at the memory and the tasks of the whole process.
 #[test]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, ValueEnum};
-use trial::edge::{self, Trial};
+use lab::edge::{self, Trial};
 
 /// Starts `serve` on the mock and reads streams from it: requests and tokens a second, processor
 /// time of the server for each token, and the first-token time that HTTP adds.

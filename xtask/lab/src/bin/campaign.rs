@@ -4,9 +4,9 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
-use trial::campaign::{self, Settings};
-use trial::figure::Figure;
-use trial::provenance::provenance;
+use lab::campaign::{self, Settings};
+use lab::figure::Figure;
+use lab::provenance::provenance;
 
 /// Runs a server at twice its capacity while clients misbehave and its device fails, and checks that
 /// nothing is lost, counted twice or left behind.

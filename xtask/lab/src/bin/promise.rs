@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use trial::promise::{Promise, Trial, Verdict, promises};
-use trial::provenance::provenance;
+use lab::promise::{Promise, Trial, Verdict, promises};
+use lab::provenance::provenance;
 
 /// Loads servers on the mock beyond their capacity and compares what is promised with what was measured: with and
 /// without admission by a latency target, at twice the load and, short of slots and short of memory, at four times;
