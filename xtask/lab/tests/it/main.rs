@@ -6,4 +6,5 @@
 )]
 
 mod campaign;
+mod check;
 mod promise;

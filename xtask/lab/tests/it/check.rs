@@ -1,13 +1,31 @@
 //! The commands: what they print and how they exit.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use crate::fixtures::folder;
+/// A file or folder of serve-model.
+fn of_model(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates/serve-model").join(path)
+}
+
+/// A tiny model with golden outputs.
+fn folder(name: &str) -> PathBuf {
+    of_model("tests/fixtures").join(name)
+}
+
+/// A file of the text test data.
+fn data(name: &str) -> PathBuf {
+    of_model("tests/data/text").join(name)
+}
 
 fn check_model(arguments: &[PathBuf]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_check-model"));
     command.args(arguments).output().unwrap()
+}
+
+fn check_tokenizer(dir: &Path, golden: &Path) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_check-tokenizer"));
+    command.arg(dir).arg(golden).output().unwrap()
 }
 
 fn last_line(output: &Output) -> &str {
@@ -24,7 +42,7 @@ fn a_good_model_passes_every_case() {
 
 #[test]
 fn quantised_weights_pass_within_their_tolerance() {
-    let trained = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("models/austen-2m");
+    let trained = of_model("models/austen-2m");
     let check = |model: &PathBuf, quantize: &str| {
         let output = check_model(&[model.clone(), "--quantize".into(), quantize.into()]);
         let passed = last_line(&output).to_owned();
@@ -110,4 +128,62 @@ fn speeds_are_one_object_a_line() {
     ];
     let expected = expected.map(|(name, unit)| (name.to_owned(), unit.to_owned()));
     assert_eq!(rows.collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn golden_cases_of_three_real_tokenizers_pass() {
+    for (dir, golden) in [
+        ("qwen2.5", "qwen_golden.json"),
+        ("qwen3", "qwen_golden.json"),
+        ("smollm2", "smollm2_golden.json"),
+    ] {
+        let output = check_tokenizer(&data(dir), &data(golden));
+        let lines = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(last_line(&output), "87 passed, 0 failed", "{dir}:\n{lines}");
+        assert!(output.status.success());
+    }
+}
+
+#[test]
+fn golden_cases_of_the_small_models_pass() {
+    for (folder, cases) in [
+        ("tests/fixtures/tiny-qwen2", 7),
+        ("tests/fixtures/tiny-llama-v5", 7),
+        ("models/austen-2m", 8),
+    ] {
+        let dir = of_model(folder);
+        let output = check_tokenizer(&dir, &dir.join("golden.json"));
+        let lines = String::from_utf8_lossy(&output.stdout);
+        let expected = format!("{cases} passed, 0 failed");
+        assert_eq!(last_line(&output), expected, "{folder}:\n{lines}");
+    }
+}
+
+#[test]
+fn the_check_fails_on_another_models_cases() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_check-tokenizer"));
+    let output = command
+        .args([data("qwen2.5"), data("qwen_golden.json"), "qwen3".into()])
+        .output()
+        .unwrap();
+    // The texts agree but for the thinking and tool response tokens; the default system prompt differs.
+    assert_eq!(output.status.code(), Some(1));
+    let lines = String::from_utf8_lossy(&output.stdout);
+    assert!(lines.contains("FAILED  chat: user: prompt: expected"));
+    let none = check_tokenizer(&data("qwen2.5"), &data("smollm2_golden.json"));
+    assert_eq!(none.status.code(), Some(2));
+    let message = String::from_utf8_lossy(&none.stderr);
+    assert!(message.contains("has no tokenizer case for qwen2.5"));
+}
+
+#[test]
+fn a_command_lists_the_known_random_shapes() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_speed-decode"));
+    let output = command.arg("random:qwen").output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        error.contains("random weights are made for qwen2.5-0.5b, qwen2.5-1.5b"),
+        "{error}"
+    );
 }
