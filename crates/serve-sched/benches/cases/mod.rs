@@ -1,4 +1,6 @@
-//! What is measured, shared by the criterion benches and the `speed-sched` binary.
+//! What is measured, shared by the criterion benches and `cargo xtask speed`, which takes in this file.
+
+pub(crate) mod trace;
 
 use std::sync::Arc;
 
@@ -12,7 +14,7 @@ use serve_sched::kv::KvSettings;
 use serve_sched::sim::{Arrivals, Poisson, Row, Simulation};
 use serve_sched::{Policies, Scheduler};
 
-use super::trace::Trace;
+use trace::Trace;
 
 fn policies(reuse_prefixes: bool) -> Policies {
     Policies {

@@ -3,8 +3,7 @@
 use serve_core::Time;
 use serve_sched::sim::Row;
 
-use crate::cases::{Crowd, Decoding, simulate_poisson, simulate_trace};
-use crate::trace;
+use crate::cases::{Crowd, Decoding, simulate_poisson, simulate_trace, trace};
 
 #[test]
 fn every_case_runs_at_a_small_size() {

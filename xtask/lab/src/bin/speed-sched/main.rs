@@ -5,17 +5,17 @@
 //! With `--json` one object a line, `name`, `value`, `unit`; without, the same as text. `--trace`
 //! adds a simulation of a recorded conversation trace. Exit code 2 is a wrong argument.
 
+#[path = "../../../../../crates/serve-sched/benches/cases/mod.rs"]
 mod cases;
 #[cfg(test)]
 mod tests;
-mod trace;
 
 use std::fs;
 use std::io::{self, Write};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use cases::Decoding;
+use cases::{Decoding, trace};
 
 #[derive(Default)]
 struct Options {
@@ -287,11 +287,6 @@ fn peak_memory_mib() -> Option<f64> {
     Some(kib / 1_024.0)
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    clippy::disallowed_types,
-    reason = "measuring real time is what this binary is for"
-)]
 fn timed(work: impl FnOnce()) -> Duration {
     let start = std::time::Instant::now();
     work();
