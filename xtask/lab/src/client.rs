@@ -12,7 +12,7 @@ use tokio::net::{TcpSocket, TcpStream};
 
 /// A connection with what has been read of it and not been used.
 #[derive(Debug)]
-pub struct Connection {
+pub(crate) struct Connection {
     stream: TcpStream,
     unread: Vec<u8>,
     body: Body,
@@ -37,7 +37,7 @@ impl Connection {
     /// # Errors
     ///
     /// When nobody accepts.
-    pub async fn open(address: SocketAddr, receive_bytes: Option<u32>) -> io::Result<Self> {
+    pub(crate) async fn open(address: SocketAddr, receive_bytes: Option<u32>) -> io::Result<Self> {
         let socket = match address {
             SocketAddr::V4(_) => TcpSocket::new_v4()?,
             SocketAddr::V6(_) => TcpSocket::new_v6()?,
@@ -59,7 +59,7 @@ impl Connection {
     /// # Errors
     ///
     /// When the other side has closed.
-    pub async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+    pub(crate) async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.write_all(bytes).await
     }
 
@@ -69,7 +69,7 @@ impl Connection {
     /// # Errors
     ///
     /// When the connection ends before, or what comes is no HTTP.
-    pub async fn head(&mut self) -> io::Result<u16> {
+    pub(crate) async fn head(&mut self) -> io::Result<u16> {
         let end = loop {
             if let Some(end) = find(&self.unread, b"\r\n\r\n") {
                 break end;
@@ -98,7 +98,7 @@ impl Connection {
     /// # Errors
     ///
     /// When the connection ends before the body does.
-    pub async fn part(&mut self, out: &mut Vec<u8>) -> io::Result<bool> {
+    pub(crate) async fn part(&mut self, out: &mut Vec<u8>) -> io::Result<bool> {
         let before = out.len();
         loop {
             self.decode(out)?;
@@ -117,7 +117,7 @@ impl Connection {
     /// # Errors
     ///
     /// When the connection ends before the body does.
-    pub async fn rest(&mut self) -> io::Result<Vec<u8>> {
+    pub(crate) async fn rest(&mut self) -> io::Result<Vec<u8>> {
         let mut out = Vec::new();
         while self.part(&mut out).await? {}
         Ok(out)
@@ -187,7 +187,7 @@ impl Connection {
 }
 
 /// A POST of JSON with further header lines, each with its line end.
-pub fn post(path: &str, headers: &str, body: &Value) -> Vec<u8> {
+pub(crate) fn post(path: &str, headers: &str, body: &Value) -> Vec<u8> {
     let body = body.to_string();
     let length = body.len();
     let head = format!(
@@ -198,7 +198,7 @@ pub fn post(path: &str, headers: &str, body: &Value) -> Vec<u8> {
 }
 
 /// The data of each event of a stream that has been read whole.
-pub fn events(body: &str) -> impl Iterator<Item = &str> {
+pub(crate) fn events(body: &str) -> impl Iterator<Item = &str> {
     let frames = body.split("\n\n");
     frames.filter_map(|frame| frame.strip_prefix("data: "))
 }

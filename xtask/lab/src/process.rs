@@ -7,7 +7,7 @@ use std::time::Duration;
 const TICKS_PER_S: u64 = 100;
 
 /// MiB that this process has resident; `None` where the system does not say.
-pub fn resident_mib() -> Option<f64> {
+pub(crate) fn resident_mib() -> Option<f64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
     let kib: f64 = line.split_whitespace().nth(1)?.parse().ok()?;
@@ -16,7 +16,7 @@ pub fn resident_mib() -> Option<f64> {
 
 /// Processor time that all threads of a process have used, its own and the kernel's for it; `None`
 /// where the system does not say.
-pub fn cpu_time(pid: u32) -> Option<Duration> {
+pub(crate) fn cpu_time(pid: u32) -> Option<Duration> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name before may hold anything, also spaces and brackets.
     let (_, fields) = stat.rsplit_once(") ")?;

@@ -8,7 +8,7 @@ use serve_bench::store::hardware::Hardware;
 use crate::figure::Figure;
 
 /// Date, commit, seed and machine.
-pub fn provenance(seed: u64) -> Vec<Figure> {
+pub(crate) fn provenance(seed: u64) -> Vec<Figure> {
     let hardware = Hardware::of_this_machine(true);
     let cpu = hardware.cpu.unwrap_or_else(|| "unknown".to_owned());
     let mut figures = vec![

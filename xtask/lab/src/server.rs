@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A server that cannot be tried.
 #[derive(Debug, Error)]
-pub enum ServedError {
+pub(crate) enum ServedError {
     /// It does not start.
     #[error(transparent)]
     Server(#[from] ServerError),
@@ -26,7 +26,7 @@ pub enum ServedError {
 
 /// A running server.
 #[derive(Debug)]
-pub struct Served {
+pub(crate) struct Served {
     server: Server,
     address: SocketAddr,
     log: PathBuf,
@@ -37,7 +37,7 @@ pub struct Served {
 /// # Errors
 ///
 /// When there is none.
-pub fn program(path: Option<PathBuf>) -> Result<Program, ServedError> {
+pub(crate) fn program(path: Option<PathBuf>) -> Result<Program, ServedError> {
     Ok(Program::find(path, PATIENCE)?)
 }
 
@@ -47,7 +47,10 @@ impl Served {
     /// # Errors
     ///
     /// [`ServedError`], with the server's last words where it had any.
-    pub async fn start(program: &Program, settings: &ServerSettings) -> Result<Self, ServedError> {
+    pub(crate) async fn start(
+        program: &Program,
+        settings: &ServerSettings,
+    ) -> Result<Self, ServedError> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
 
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -64,17 +67,17 @@ impl Served {
     }
 
     /// Where it listens.
-    pub fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
     /// Processor time that it has used; `None` where the system does not say.
-    pub fn cpu_time(&self) -> Option<Duration> {
+    pub(crate) fn cpu_time(&self) -> Option<Duration> {
         self.server.pid().and_then(cpu_time)
     }
 
     /// Ends it and forgets its log.
-    pub async fn stop(self) {
+    pub(crate) async fn stop(self) {
         self.server.stop(PATIENCE).await;
         // Left behind, it does no harm.
         let _ = std::fs::remove_file(&self.log);

@@ -1,6 +1,5 @@
 //! Random weights: a backend like any other, labelled as what they are.
 
-
 use serve_core::TokenId;
 use serve_core::conformance::{Suite, check};
 use serve_model::config::Shape;

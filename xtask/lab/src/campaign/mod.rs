@@ -20,6 +20,8 @@ mod ledger;
 mod life;
 mod tally;
 
+use std::io::{self, Write};
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -35,6 +37,8 @@ use life::Plan;
 
 use crate::figure::Figure;
 use crate::process::resident_mib;
+use crate::provenance::provenance;
+use crate::{TaskResult, block_on, cli};
 
 /// Lives of the server.
 const LIVES: u64 = 4;
@@ -61,6 +65,30 @@ pub struct Outcome {
     pub figures: Vec<Figure>,
     /// The invariants that broke, each with what was seen.
     pub broken: Vec<String>,
+}
+
+/// Runs a campaign and prints what came of it.
+pub(crate) fn run(options: &cli::Campaign) -> TaskResult {
+    let cli::Campaign {
+        requests,
+        seed,
+        json,
+    } = *options;
+    quiet_panics();
+    let outcome = block_on(campaign(Settings { requests, seed }))??;
+    let mut out = io::stdout().lock();
+    let broken = Figure::new("invariants_broken", outcome.broken.len() as f64, "1");
+    let figures = provenance(seed).into_iter().chain(outcome.figures);
+    for figure in figures.chain([broken]) {
+        writeln!(out, "{}", figure.line(json))?;
+    }
+    for broken in &outcome.broken {
+        writeln!(io::stderr(), "seed {seed} broke: {broken}")?;
+    }
+    Ok(match outcome.broken.is_empty() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
 }
 
 /// Runs a campaign on the present runtime, which should have nothing else to do.

@@ -11,6 +11,7 @@
 //! - `limits`: the same target at four times the load, where slots bind and where memory does;
 //! - `tenants`: a light tenant beside one that floods, behind each admission.
 
+mod command;
 mod limits;
 mod offered;
 mod tenants;
@@ -28,9 +29,9 @@ use thiserror::Error;
 use tokio::time::Instant;
 
 use crate::server::{Served, ServedError, program};
+pub(crate) use command::run;
 use offered::{Offered, Row, Shape, Stream, Who, offer, watch};
-use verdict::{Aging, Overload, none_wrong};
-pub use verdict::{Promise, Verdict};
+use verdict::{Aging, Overload, Promise, Verdict, none_wrong};
 
 /// Tokens of each answer.
 const OUTPUT_TOKENS: u32 = 64;
@@ -50,18 +51,18 @@ const AGE_AFTER: Duration = Duration::from_millis(2_000);
 
 /// How long, and which requests.
 #[derive(Clone, Debug)]
-pub struct Trial {
+pub(crate) struct Trial {
     /// The `serve` binary; without one, the one beside this program.
-    pub serve: Option<PathBuf>,
+    pub(crate) serve: Option<PathBuf>,
     /// How long requests come.
-    pub lasts: Duration,
+    pub(crate) lasts: Duration,
     /// Fixes when they come.
-    pub seed: u64,
+    pub(crate) seed: u64,
 }
 
 /// A trial that cannot be made.
 #[derive(Debug, Error)]
-pub enum TrialError {
+pub(crate) enum TrialError {
     /// A server cannot be started.
     #[error(transparent)]
     Served(#[from] ServedError),
@@ -75,7 +76,7 @@ pub enum TrialError {
 /// # Errors
 ///
 /// [`TrialError`] when a server cannot be started or the capacity of one is not known.
-pub async fn promises(trial: &Trial) -> Result<Vec<Promise>, TrialError> {
+pub(crate) async fn promises(trial: &Trial) -> Result<Vec<Promise>, TrialError> {
     let program = program(trial.serve.clone())?;
     let mut rows = Vec::new();
     let mut promises = overload_and_aging(&program, trial, &mut rows).await?;

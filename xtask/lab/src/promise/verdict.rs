@@ -18,24 +18,24 @@ const LATE: Duration = Duration::from_millis(100);
 
 /// One promise and what became of it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Promise {
+pub(crate) struct Promise {
     /// What is promised.
-    pub name: String,
+    pub(crate) name: String,
     /// The bound, in words.
-    pub promised: String,
+    pub(crate) promised: String,
     /// What the server did.
-    pub measured: f64,
+    pub(crate) measured: f64,
     /// What the control did, where there is one.
-    pub control: Option<f64>,
+    pub(crate) control: Option<f64>,
     /// Of both.
-    pub unit: &'static str,
+    pub(crate) unit: &'static str,
     /// What came of it.
-    pub verdict: Verdict,
+    pub(crate) verdict: Verdict,
 }
 
 /// What came of a promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub(crate) enum Verdict {
     /// It was kept.
     Kept,
     /// It was not.
@@ -63,7 +63,7 @@ impl From<bool> for Verdict {
 
 impl Promise {
     /// The same as figures.
-    pub fn figures(&self) -> Vec<Figure> {
+    pub(crate) fn figures(&self) -> Vec<Figure> {
         let own = self.name.replace(',', "").replace([' ', '-'], "_");
         let name = |what: &str| format!("promise_{own}{what}");
         let control = self.control;

@@ -1,11 +1,14 @@
-//! The commands: what they print and how they exit.
+//! The commands that check and measure a decoder: what they print and how they exit.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// A file or folder of serve-model.
 fn of_model(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates/serve-model").join(path)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../crates/serve-model")
+        .join(path)
 }
 
 /// A tiny model with golden outputs.
@@ -18,14 +21,18 @@ fn data(name: &str) -> PathBuf {
     of_model("tests/data/text").join(name)
 }
 
+/// What a command of the lab prints, and how it exits.
+fn lab<S: AsRef<OsStr>>(command: &[&str], arguments: impl IntoIterator<Item = S>) -> Output {
+    let mut lab = Command::new(env!("CARGO_BIN_EXE_lab"));
+    lab.args(command).args(arguments).output().unwrap()
+}
+
 fn check_model(arguments: &[PathBuf]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_check-model"));
-    command.args(arguments).output().unwrap()
+    lab(&["check-model"], arguments)
 }
 
 fn check_tokenizer(dir: &Path, golden: &Path) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_check-tokenizer"));
-    command.arg(dir).arg(golden).output().unwrap()
+    lab(&["check-tokenizer"], [dir, golden])
 }
 
 fn last_line(output: &Output) -> &str {
@@ -103,8 +110,7 @@ fn what_cannot_be_used_is_an_error_of_its_own() {
 
 #[test]
 fn speeds_are_one_object_a_line() {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_speed-decode"));
-    let output = command.args(["embedded", "--json"]).output().unwrap();
+    let output = lab(&["speed", "decode"], ["embedded", "--json"]);
     let text = String::from_utf8(output.stdout).unwrap();
     let rows = text.lines().map(|line| {
         let row: serde_json::Value = serde_json::from_str(line).unwrap();
@@ -161,11 +167,8 @@ fn golden_cases_of_the_small_models_pass() {
 
 #[test]
 fn the_check_fails_on_another_models_cases() {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_check-tokenizer"));
-    let output = command
-        .args([data("qwen2.5"), data("qwen_golden.json"), "qwen3".into()])
-        .output()
-        .unwrap();
+    let arguments = [data("qwen2.5"), data("qwen_golden.json"), "qwen3".into()];
+    let output = lab(&["check-tokenizer"], arguments);
     // The texts agree but for the thinking and tool response tokens; the default system prompt differs.
     assert_eq!(output.status.code(), Some(1));
     let lines = String::from_utf8_lossy(&output.stdout);
@@ -178,8 +181,7 @@ fn the_check_fails_on_another_models_cases() {
 
 #[test]
 fn a_command_lists_the_known_random_shapes() {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_speed-decode"));
-    let output = command.arg("random:qwen").output().unwrap();
+    let output = lab(&["speed", "decode"], ["random:qwen"]);
     assert_eq!(output.status.code(), Some(2));
     let error = String::from_utf8(output.stderr).unwrap();
     assert!(

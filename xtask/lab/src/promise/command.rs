@@ -1,0 +1,67 @@
+//! `cargo xtask promise`: its arguments, and what it prints.
+
+use std::io::{self, Write};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use super::{Promise, Trial, Verdict, promises};
+use crate::provenance::provenance;
+use crate::{TaskResult, block_on, cli, exit_code, place};
+
+/// Loads the servers, or has serve-bench simulate them, and prints what became of each promise.
+pub(crate) fn run(options: &cli::Promise) -> TaskResult {
+    if options.simulated {
+        let mut bench = Command::new(place::beside("serve-bench")?);
+        bench.arg("promises").args(options.json.then_some("--json"));
+        return Ok(exit_code(bench.status()?));
+    }
+    let trial = Trial {
+        serve: options.serve.clone(),
+        lasts: Duration::from_secs(options.seconds),
+        seed: options.seed,
+    };
+    let promises = block_on(promises(&trial))??;
+    let mut out = io::stdout().lock();
+    for figure in provenance(options.seed) {
+        writeln!(out, "{}", figure.line(options.json))?;
+    }
+    match options.json {
+        true => {
+            let figures = promises.iter().flat_map(Promise::figures);
+            figures
+                .into_iter()
+                .try_for_each(|figure| writeln!(out, "{}", figure.line(true)))?;
+        }
+        false => table(&promises, &mut out)?,
+    }
+    let is_kept = |promise: &Promise| promise.verdict == Verdict::Kept;
+    Ok(match promises.iter().all(is_kept) {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
+fn table(promises: &[Promise], out: &mut impl Write) -> io::Result<()> {
+    let columns = ("promise", "promised", "measured", "control", "verdict");
+    let (name, promised, measured, control, verdict) = columns;
+    writeln!(
+        out,
+        "\n{name:<34} {promised:<28} {measured:>14} {control:>14} {verdict}"
+    )?;
+    for promise in promises {
+        let number = |value: f64| format!("{value:.1} {}", promise.unit.trim_start_matches('1'));
+        let (name, promised) = (&promise.name, &promise.promised);
+        let measured = number(promise.measured);
+        let control = promise.control.map_or_else(|| "-".to_owned(), number);
+        let verdict = match promise.verdict {
+            Verdict::Kept => "kept",
+            Verdict::Broken => "BROKEN",
+            Verdict::Void => "VOID: the control kept it",
+        };
+        writeln!(
+            out,
+            "{name:<34} {promised:<28} {measured:>14} {control:>14} {verdict}"
+        )?;
+    }
+    Ok(())
+}
