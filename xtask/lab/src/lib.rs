@@ -18,7 +18,6 @@ mod child;
 mod cli;
 mod client;
 mod fetch;
-pub mod figure;
 mod gpu_bench;
 mod matrix_check;
 mod openai;

@@ -4,14 +4,14 @@
 //! is checked is that every section was measured, that its pairs were proved to differ, and that the
 //! books of every run balance.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serve_bench::store::folder::{FolderError, RunFolder, folders_in};
+use serve_bench::store::record::{Outcome, Record};
 use thiserror::Error;
 
 use crate::TaskResult;
@@ -47,6 +47,9 @@ enum MatrixError {
         /// The parser's answer.
         source: serde_json::Error,
     },
+    /// A run cannot be read.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
     /// A section is missing.
     #[error("not measured: {0}")]
     Missing(String),
@@ -73,26 +76,6 @@ struct Matrix {
 struct Section {
     name: String,
     proofs: Vec<serde_json::Value>,
-}
-
-#[derive(Deserialize)]
-struct Manifest {
-    workload: Workload,
-}
-
-#[derive(Deserialize)]
-struct Workload {
-    requests: u64,
-}
-
-#[derive(Deserialize)]
-struct Row {
-    /// Left out of a row where it is 0.
-    #[serde(default)]
-    attempt: u32,
-    outcome: String,
-    sent_ns: Option<u64>,
-    end_ns: Option<u64>,
 }
 
 /// Measures, checks.
@@ -127,7 +110,10 @@ pub(crate) fn run() -> TaskResult {
 
 /// Checks the folder of a matrix; gives back how many runs it holds.
 fn check(out: &Path) -> Result<usize, MatrixError> {
-    let matrix: Matrix = read(&out.join("matrix.json"))?;
+    let path = out.join("matrix.json");
+    let text = fs::read_to_string(&path).map_err(io_error(&path))?;
+    let matrix = serde_json::from_str::<Matrix>(&text);
+    let matrix = matrix.map_err(|source| MatrixError::Json { path, source })?;
     if let Some((section, why)) = matrix.missing.first() {
         return Err(MatrixError::Missing(format!("{section}: {why}")));
     }
@@ -136,66 +122,39 @@ fn check(out: &Path) -> Result<usize, MatrixError> {
     if let Some(section) = paired.find(|section| section.proofs.is_empty()) {
         return Err(MatrixError::NoProof(section.name.clone()));
     }
-    let mut runs = 0;
-    for entry in out.read_dir().map_err(io_error(out))? {
-        let folder = entry.map_err(io_error(out))?.path();
-        if folder.is_dir() {
-            balance(&folder)?;
-            runs += 1;
-        }
+    let folders = folders_in(out)?;
+    for folder in &folders {
+        let run = RunFolder::at(folder).open()?;
+        let name = folder.file_name().unwrap_or_default();
+        let planned = run.manifest.workload.requests;
+        balance(&name.to_string_lossy(), planned, &run.records)?;
     }
-    match runs {
+    match folders.len() {
         0 => Err(MatrixError::Missing("every run".to_owned())),
-        _ => Ok(runs),
+        runs => Ok(runs),
     }
 }
 
 /// Each request has one original attempt, each attempt one end, and times where it was sent.
-fn balance(folder: &Path) -> Result<(), MatrixError> {
-    let manifest: Manifest = read(&folder.join("manifest.json"))?;
-    let path = folder.join("rows.jsonl");
-    let text = fs::read_to_string(&path).map_err(io_error(&path))?;
-    let rows = text.lines().skip(1).map(serde_json::from_str::<Row>);
-    let rows = rows.collect::<Result<Vec<_>, _>>();
-    let rows = rows.map_err(|source| MatrixError::Json { path, source })?;
-    let run = folder
-        .file_name()
-        .unwrap_or_default()
-        .to_string_lossy()
-        .into_owned();
-    let mut ends = BTreeMap::<&str, usize>::new();
-    for row in &rows {
-        *ends.entry(&row.outcome).or_default() += 1;
-    }
+fn balance(run: &str, planned: u64, rows: &[Record]) -> Result<(), MatrixError> {
     let originals = rows.iter().filter(|row| row.attempt == 0).count() as u64;
-    let known = ["ok", "refused", "failed", "cancelled", "not_sent"];
-    let was_sent = |row: &Row| row.sent_ns.is_some() && row.end_ns.is_some();
-    let unclear = rows
+    let was_sent = |row: &Record| row.sent_ns.is_some() && row.end_ns.is_some();
+    let mut unclear = rows
         .iter()
-        .filter(|row| was_sent(row) == (row.outcome == "not_sent"));
-    let wrong = if originals != manifest.workload.requests {
-        format!(
-            "{originals} of {} requests have rows",
-            manifest.workload.requests
-        )
-    } else if let Some(end) = ends.keys().find(|end| !known.contains(*end)) {
-        format!("an attempt ended as {end}")
-    } else if unclear.count() > 0 {
+        .filter(|row| was_sent(row) == (row.outcome == Outcome::NotSent));
+    let failed = rows.iter().filter(|row| row.outcome == Outcome::Failed);
+    let failed = failed.count();
+    let wrong = if originals != planned {
+        format!("{originals} of {planned} requests have rows")
+    } else if unclear.next().is_some() {
         "an attempt was sent and not sent at once".to_owned()
-    } else if ends.contains_key("failed") && !run.starts_with(IMPATIENT) {
-        format!("attempts failed: {ends:?}")
+    } else if failed > 0 && !run.starts_with(IMPATIENT) {
+        format!("{failed} of {} attempts failed", rows.len())
     } else {
         return Ok(());
     };
+    let run = run.to_owned();
     Err(MatrixError::Books { run, wrong })
-}
-
-fn read<T: DeserializeOwned>(path: &Path) -> Result<T, MatrixError> {
-    let text = fs::read_to_string(path).map_err(io_error(path))?;
-    serde_json::from_str(&text).map_err(|source| MatrixError::Json {
-        path: path.to_owned(),
-        source,
-    })
 }
 
 fn io_error(path: &Path) -> impl FnOnce(io::Error) -> MatrixError + use<> {
@@ -207,69 +166,51 @@ fn io_error(path: &Path) -> impl FnOnce(io::Error) -> MatrixError + use<> {
 mod tests {
     use super::*;
 
-    /// A matrix of one section and one run with these rows, gone at the end of the test.
-    struct Scratch(PathBuf);
-
-    impl Scratch {
-        fn new(name: &str, matrix: &str, rows: &[&str]) -> Self {
-            let name = format!("matrix-check-{name}-{}", std::process::id());
-            let path = std::env::temp_dir().join(name);
-            let run = path.join("tiers-flat");
-            fs::create_dir_all(&run).unwrap();
-            fs::write(path.join("matrix.json"), matrix).unwrap();
-            fs::write(
-                run.join("manifest.json"),
-                "{\"workload\": {\"requests\": 2}}",
-            )
-            .unwrap();
-            let rows = rows.iter().map(|row| format!("{row}\n"));
-            fs::write(
-                run.join("rows.jsonl"),
-                format!("{{}}\n{}", rows.collect::<String>()),
-            )
-            .unwrap();
-            Self(path)
+    fn row(outcome: Outcome, times: [Option<u64>; 2]) -> Record {
+        Record {
+            outcome,
+            sent_ns: times[0],
+            end_ns: times[1],
+            ..Record::not_sent(0, 0)
         }
     }
 
-    impl Drop for Scratch {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
-
-    const PROVED: &str = r#"{"sections": [{"name": "tiers", "proofs": [{}]}], "missing": []}"#;
-    const OK: &str = r#"{"outcome": "ok", "sent_ns": 1, "end_ns": 2}"#;
-
-    fn wrong(name: &str, matrix: &str, rows: &[&str]) -> String {
-        let scratch = Scratch::new(name, matrix, rows);
-        check(&scratch.0).unwrap_err().to_string()
+    #[test]
+    fn what_is_missing_or_unproved_is_named() {
+        let folder = std::env::temp_dir().join(format!("matrix-check-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let wrong = |matrix: &str| {
+            fs::write(folder.join("matrix.json"), matrix).unwrap();
+            check(&folder).unwrap_err().to_string()
+        };
+        let missing = wrong(r#"{"sections": [], "missing": [["kv", "stopped"]]}"#);
+        let bare = wrong(r#"{"sections": [{"name": "kv", "proofs": []}], "missing": []}"#);
+        let empty = wrong(r#"{"sections": [{"name": "tiers", "proofs": [{}]}], "missing": []}"#);
+        fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(missing, "not measured: kv: stopped");
+        assert!(bare.contains("section kv"), "{bare}");
+        assert_eq!(empty, "not measured: every run");
     }
 
     #[test]
-    fn a_matrix_that_was_measured_and_proved_passes() {
-        let not_sent = r#"{"outcome": "not_sent"}"#;
-        let scratch = Scratch::new("whole", PROVED, &[OK, not_sent]);
-        assert_eq!(check(&scratch.0).unwrap(), 1);
-    }
-
-    #[test]
-    fn what_is_missing_unproved_or_unbalanced_is_named() {
-        let missing = r#"{"sections": [], "missing": [["kv", "stopped"]]}"#;
-        assert_eq!(
-            wrong("missing", missing, &[OK, OK]),
-            "not measured: kv: stopped"
-        );
-        let bare = r#"{"sections": [{"name": "kv", "proofs": []}], "missing": []}"#;
-        assert!(wrong("unproved", bare, &[OK, OK]).contains("section kv"));
-        let lost = wrong("lost", PROVED, &[OK]);
-        assert_eq!(lost, "tiers-flat: 1 of 2 requests have rows");
-        let endless = r#"{"outcome": "ok", "sent_ns": 1}"#;
-        let retry = r#"{"attempt": 1, "outcome": "ok", "sent_ns": 1, "end_ns": 2}"#;
-        let lost = wrong("retried", PROVED, &[OK, retry]);
-        assert_eq!(lost, "tiers-flat: 1 of 2 requests have rows");
-        assert!(wrong("endless", PROVED, &[OK, endless]).contains("at once"));
-        let failed = r#"{"outcome": "failed", "sent_ns": 1, "end_ns": 2}"#;
-        assert!(wrong("failed", PROVED, &[OK, failed]).contains("\"failed\": 1"));
+    fn books_that_do_not_balance_are_named() {
+        let ok = row(Outcome::Ok, [Some(1), Some(2)]);
+        let not_sent = row(Outcome::NotSent, [None, None]);
+        assert!(balance("tiers-flat", 2, &[ok.clone(), not_sent]).is_ok());
+        let wrong = |run: &str, rows: &[Record]| balance(run, 2, rows).map_err(|e| e.to_string());
+        let lost = Err("tiers-flat: 1 of 2 requests have rows".to_owned());
+        assert_eq!(wrong("tiers-flat", std::slice::from_ref(&ok)), lost);
+        let retry = Record {
+            attempt: 1,
+            ..ok.clone()
+        };
+        assert_eq!(wrong("tiers-flat", &[ok.clone(), retry]), lost);
+        let endless = row(Outcome::Ok, [Some(1), None]);
+        let found = wrong("tiers-flat", &[ok.clone(), endless]).unwrap_err();
+        assert!(found.contains("at once"), "{found}");
+        let failed = [ok, row(Outcome::Failed, [Some(1), Some(2)])];
+        let found = wrong("tiers-flat", &failed).unwrap_err();
+        assert_eq!(found, "tiers-flat: 1 of 2 attempts failed");
+        assert!(wrong("waves-early", &failed).is_ok());
     }
 }

@@ -8,8 +8,17 @@ const TICKS_PER_S: u64 = 100;
 
 /// MiB that this process has resident; `None` where the system does not say.
 pub(crate) fn resident_mib() -> Option<f64> {
-    let status = fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
+    status_mib(std::process::id(), "VmRSS:")
+}
+
+/// The most MiB that a process has ever had resident, also of files; `None` where the system does not say.
+pub(crate) fn peak_resident_mib(pid: u32) -> Option<f64> {
+    status_mib(pid, "VmHWM:")
+}
+
+fn status_mib(pid: u32, field: &str) -> Option<f64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find(|line| line.starts_with(field))?;
     let kib: f64 = line.split_whitespace().nth(1)?.parse().ok()?;
     Some(kib / 1_024.0)
 }
@@ -32,7 +41,9 @@ mod tests {
 
     #[test]
     fn a_process_that_runs_has_memory() {
-        assert!(resident_mib().unwrap() > 0.5);
+        let resident = resident_mib().unwrap();
+        assert!(resident > 0.5);
+        assert!(peak_resident_mib(std::process::id()).unwrap() >= resident);
     }
 
     #[test]

@@ -5,7 +5,9 @@ use std::time::SystemTime;
 
 use serve_bench::store::hardware::Hardware;
 
-use crate::figure::Figure;
+use serve_bench::figure::Figure;
+
+use crate::place;
 
 /// Date, commit, seed and machine.
 pub(crate) fn provenance(seed: u64) -> Vec<Figure> {
@@ -25,16 +27,11 @@ pub(crate) fn provenance(seed: u64) -> Vec<Figure> {
     figures
 }
 
-/// The commit that lies here, with a word if the tree differs from it. `None` outside a repository.
-fn commit() -> Option<String> {
-    let git = |args: &[&str]| {
-        let output = Command::new("git").args(args).output().ok()?;
-        let text = String::from_utf8(output.stdout).ok()?;
-        output.status.success().then(|| text.trim().to_owned())
-    };
-    let commit = git(&["rev-parse", "--short", "HEAD"])?;
-    Some(match git(&["status", "--porcelain"])?.is_empty() {
-        true => commit,
-        false => format!("{commit} with changes"),
-    })
+/// The commit of the repository, `-dirty` where the tree differs from it. `None` outside one.
+pub(crate) fn commit() -> Option<String> {
+    let mut git = Command::new("git");
+    git.args(["describe", "--always", "--dirty", "--abbrev=12"]);
+    let output = git.current_dir(place::repository()).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    output.status.success().then(|| text.trim().to_owned())
 }

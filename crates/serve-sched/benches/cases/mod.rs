@@ -1,7 +1,5 @@
 //! What is measured, shared by the criterion benches and `cargo xtask speed`, which takes in this file.
 
-pub(crate) mod trace;
-
 use std::sync::Arc;
 
 use serve_core::mock::{CostModel, Mock, MockConfig};
@@ -14,8 +12,6 @@ use serve_sched::kv::KvSettings;
 use serve_sched::sim::{Arrivals, Poisson, Row, Simulation};
 use serve_sched::{Policies, Scheduler};
 
-use trace::Trace;
-
 fn policies(reuse_prefixes: bool) -> Policies {
     Policies {
         admit: vec![Box::new(QueueCap::new(u32::MAX))],
@@ -27,11 +23,11 @@ fn policies(reuse_prefixes: bool) -> Policies {
     }
 }
 
-fn scheduler(limits: Limits, reuse_prefixes: bool) -> Scheduler {
+pub(crate) fn scheduler(limits: Limits, reuse_prefixes: bool) -> Scheduler {
     Scheduler::new(limits, policies(reuse_prefixes)).expect("the limits of a benchmark are valid")
 }
 
-fn request(id: u64, arrival: Time, prompt: Arc<[TokenId]>, output: u32) -> Request {
+pub(crate) fn request(id: u64, arrival: Time, prompt: Arc<[TokenId]>, output: u32) -> Request {
     Request::new(RequestId::new(id), arrival, prompt, output)
         .expect("the requests of a benchmark are valid")
 }
@@ -163,7 +159,7 @@ impl Decoding {
 
 /// A device of 64 slots: 10 ms for a decode step alone and 14 ms for 64 sequences, 0.05 ms for a
 /// prompt token.
-fn device(context_max: u32, block_size: u32, blocks: u32) -> Mock {
+pub(crate) fn device(context_max: u32, block_size: u32, blocks: u32) -> Mock {
     let decode = vec![(1, Span::from_millis(10)), (64, Span::from_millis(14))];
     let cost = CostModel::new(decode, Span::from_micros(50), Span::ZERO);
     Mock::new(MockConfig {
@@ -190,31 +186,6 @@ pub(crate) fn simulate_poisson(requests: usize, reuse_prefixes: bool) -> Vec<Row
     let requests = requests.map(|(id, at)| {
         let prompt = vec![TokenId::new(id as u32); 256];
         request(id, at, prompt.into(), 64)
-    });
-    Simulation::new(scheduler, mock)
-        .run(&mut Arrivals::new(requests))
-        .rows
-}
-
-/// A recorded trace on the same device, with prefixes reused where the trace has them.
-pub(crate) fn simulate_trace(trace: &Trace) -> Vec<Row> {
-    let block_size = if trace.has_prefixes { 512 } else { 16 };
-    let mock = device(1 << 18, block_size, (1 << 20) / block_size);
-    let scheduler = scheduler(mock.limits(), trace.has_prefixes);
-    let requests = (0..).zip(&trace.requests).map(|(id, recorded)| {
-        let mut prompt: Vec<TokenId> = Vec::with_capacity(recorded.prompt_tokens as usize);
-        for &(first, count) in &recorded.blocks {
-            for block in first..first + count {
-                prompt.extend([TokenId::new(block); 512]);
-            }
-        }
-        prompt.resize(recorded.prompt_tokens.max(1) as usize, TokenId::new(0));
-        request(
-            id,
-            recorded.arrival,
-            prompt.into(),
-            recorded.output_tokens.max(1),
-        )
     });
     Simulation::new(scheduler, mock)
         .run(&mut Arrivals::new(requests))

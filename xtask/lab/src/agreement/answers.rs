@@ -4,7 +4,7 @@
 //! is our TPOT; its times count from the actual send.
 
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serve_bench::store::record::{Outcome, Record};
 use thiserror::Error;
 
 /// Answers of some runs of a client.
@@ -38,16 +38,6 @@ pub(super) enum NotAnswers {
 }
 
 #[derive(Deserialize)]
-struct Row {
-    outcome: String,
-    sent_ns: Option<u64>,
-    end_ns: Option<u64>,
-    output_tokens: Option<u64>,
-    #[serde(default)]
-    chunks: Vec<(u64, Option<u64>)>,
-}
-
-#[derive(Deserialize)]
 struct Report {
     benchmarks: Vec<Benchmark>,
 }
@@ -71,28 +61,23 @@ struct Answer {
 }
 
 impl Answers {
-    /// From the rows of a run of serve-bench, whose first line names the format.
-    pub(super) fn of_rows(text: &str) -> Result<Self, NotAnswers> {
-        let rows = text.lines().skip(1).map(parse::<Row>);
+    /// From the rows of a run of serve-bench.
+    pub(super) fn of_rows(rows: &[Record]) -> Result<Self, NotAnswers> {
         let mut answers = Self::default();
-        for row in rows {
-            let row = row?;
-            if row.outcome != "ok" {
-                continue;
-            }
+        for row in rows.iter().filter(|row| row.outcome == Outcome::Ok) {
             let sent = row.sent_ns.ok_or(NotAnswers::Lacks("sent_ns"))?;
             let end = row.end_ns.ok_or(NotAnswers::Lacks("end_ns"))?;
             let tokens = row
                 .output_tokens
                 .ok_or(NotAnswers::Lacks("output_tokens"))?;
-            let (Some(first), Some(last)) = (row.chunks.first(), row.chunks.last()) else {
+            let (Some(first), Some(last)) = (row.first_token_ns(), row.last_token_ns()) else {
                 return Err(NotAnswers::Lacks("chunks"));
             };
             let ms = |from: u64, to: u64| to.saturating_sub(from) as f64 / 1e6;
             answers.push(
-                tokens,
-                ms(sent, first.0),
-                ms(first.0, last.0) / tokens.saturating_sub(1).max(1) as f64,
+                tokens.into(),
+                ms(sent, first),
+                ms(first, last) / f64::from(tokens.saturating_sub(1).max(1)),
                 ms(sent, end),
             );
         }
@@ -101,7 +86,7 @@ impl Answers {
 
     /// From GuideLLM's report in JSON.
     pub(super) fn of_guidellm(text: &str) -> Result<Self, NotAnswers> {
-        let report = parse::<Report>(text)?;
+        let report: Report = serde_json::from_str(text)?;
         let mut answers = Self::default();
         for answer in report
             .benchmarks
@@ -143,21 +128,27 @@ impl Answers {
     }
 }
 
-fn parse<T: DeserializeOwned>(text: &str) -> Result<T, NotAnswers> {
-    Ok(serde_json::from_str(text)?)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn rows_become_times_from_the_actual_send() {
-        let rows = "{\"format\":\"rows\"}\n\
-            {\"outcome\":\"ok\",\"scheduled_ns\":0,\"sent_ns\":1000000,\"end_ns\":9000000,\"output_tokens\":3,\
-            \"chunks\":[[3000000,1],[7000000,2]]}\n\
-            {\"outcome\":\"refused\"}\n";
-        let answers = Answers::of_rows(rows).unwrap();
+        let row = Record {
+            outcome: Outcome::Ok,
+            sent_ns: Some(1_000_000),
+            end_ns: Some(9_000_000),
+            output_tokens: Some(3),
+            chunks: [(3_000_000, Some(1)), (7_000_000, Some(2))]
+                .map(Into::into)
+                .to_vec(),
+            ..Record::not_sent(0, 0)
+        };
+        let refused = Record {
+            outcome: Outcome::Refused,
+            ..row.clone()
+        };
+        let answers = Answers::of_rows(&[row.clone(), refused]).unwrap();
         assert_eq!((answers.counted, &answers.tokens[..]), (1, &[3][..]));
         let times = (
             &answers.ttft_ms[..],
@@ -165,8 +156,11 @@ mod tests {
             &answers.e2e_ms[..],
         );
         assert_eq!(times, (&[2.0][..], &[2.0][..], &[8.0][..]));
-        let without = "{}\n{\"outcome\":\"ok\",\"sent_ns\":1,\"end_ns\":2,\"chunks\":[]}\n";
-        let error = Answers::of_rows(without).unwrap_err().to_string();
+        let without = Record {
+            output_tokens: None,
+            ..row
+        };
+        let error = Answers::of_rows(&[without]).unwrap_err().to_string();
         assert_eq!(error, "an answer has no output_tokens");
     }
 

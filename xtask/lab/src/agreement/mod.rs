@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
 use std::time::Duration;
 
+use serve_bench::store::folder::{FolderError, RunFolder};
 use thiserror::Error;
 
 use crate::TaskResult;
@@ -75,6 +76,9 @@ enum AgreementError {
         /// The operating system's answer.
         source: io::Error,
     },
+    /// The rows of serve-bench cannot be read.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
     /// What a client wrote is not what was expected.
     #[error("{}: {cause}", path.display())]
     NotAnswers {
@@ -179,10 +183,11 @@ impl Pair {
         command.arg("--prompts").arg(self.prompts());
         command.arg("--dir").arg(&folder);
         let status = client("serve-bench", &mut command, &[0, VOID])?;
-        let rows = folder.join("rows.jsonl");
-        let text = fs::read_to_string(&rows).map_err(io_error(&rows))?;
-        let mut answers = Answers::of_rows(&text)
-            .map_err(|cause| AgreementError::NotAnswers { path: rows, cause })?;
+        let run = RunFolder::at(&folder).open()?;
+        let mut answers = Answers::of_rows(&run.records).map_err(|cause| {
+            let path = folder.clone();
+            AgreementError::NotAnswers { path, cause }
+        })?;
         answers.void = u32::from(status.code() == Some(VOID));
         Ok(answers)
     }

@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use serve_bench::analysis::table::Table;
+
 use super::answers::Answers;
 
 /// How far medians may be apart.
@@ -32,16 +34,7 @@ impl Verdict {
     /// The table, and the verdict below it.
     pub(super) fn text(&self, other: &str) -> String {
         let Self { ours, theirs } = self;
-        let mut out = String::new();
-        let mut line = |cells: [&str; 4]| {
-            // Writing to a string cannot fail.
-            let _ = writeln!(
-                out,
-                "{:<28}{:>14}{:>18}  {}",
-                cells[0], cells[1], cells[2], cells[3]
-            );
-        };
-        line(["", "serve-bench", other, "difference"]);
+        let mut table = Table::new("", &["", "serve-bench", other, "difference"]);
         for (name, counts) in [
             ("answers", [ours.counted, theirs.counted]),
             (
@@ -50,16 +43,17 @@ impl Verdict {
             ),
         ] {
             let difference = counts[0].cast_signed() - counts[1].cast_signed();
-            let counts = counts.map(|count| count.to_string());
-            line([name, &counts[0], &counts[1], &difference.to_string()]);
+            let [ours, theirs] = counts.map(|count| count.to_string());
+            table.row([name.to_owned(), ours, theirs, difference.to_string()]);
         }
-        let tokens = [ours, theirs].map(|it| format!("{:?}", tokens_in_each(it)));
-        line(["tokens in each", &tokens[0], &tokens[1], ""]);
+        let [of_ours, of_theirs] = [ours, theirs].map(|it| format!("{:?}", tokens_in_each(it)));
+        table.row(["tokens in each", &of_ours, &of_theirs, ""]);
         for median in self.medians() {
-            let cells = median.ms.map(|ms| format!("{ms:.2}"));
+            let [ours, theirs] = median.ms.map(|ms| format!("{ms:.2}"));
             let difference = format!("{:+.2}%", 100.0 * median.difference());
-            line([median.name, &cells[0], &cells[1], &difference]);
+            table.row([median.name.to_owned(), ours, theirs, difference]);
         }
+        let mut out = table.text();
         if ours.void > 0 {
             let _ = writeln!(
                 out,
@@ -113,14 +107,7 @@ fn tokens_in_each(answers: &Answers) -> Vec<u64> {
 }
 
 fn median(values: &[f64]) -> f64 {
-    let mut values = values.to_vec();
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.len() {
-        0 => f64::NAN,
-        odd if odd % 2 == 1 => values[middle],
-        _ => f64::midpoint(values[middle - 1], values[middle]),
-    }
+    serve_bench::analysis::median(values.iter().copied()).unwrap_or(f64::NAN)
 }
 
 #[cfg(test)]

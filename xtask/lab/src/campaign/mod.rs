@@ -35,10 +35,10 @@ use ledger::Lived;
 pub use life::LifeError;
 use life::Plan;
 
-use crate::figure::Figure;
 use crate::process::resident_mib;
 use crate::provenance::provenance;
 use crate::{TaskResult, block_on, cli};
+use serve_bench::figure::Figure;
 
 /// Lives of the server.
 const LIVES: u64 = 4;

@@ -14,32 +14,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
+use serve_bench::figure::Figure;
 use thiserror::Error;
-
-/// One number.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub(crate) struct Row {
-    /// What was measured, such as `decode_16`.
-    pub(crate) name: String,
-    /// How much.
-    pub(crate) value: f64,
-    /// Of what, such as `ms`.
-    pub(crate) unit: String,
-    /// Whatever else the measuring program says of it: the model, the batch, a label.
-    #[serde(flatten)]
-    pub(crate) more: Map<String, Value>,
-}
-
-impl Row {
-    /// The rows in a program's output: one JSON object a line; other lines are not rows.
-    pub(crate) fn parse(output: &str) -> Vec<Self> {
-        let lines = output.lines().filter(|line| line.starts_with('{'));
-        lines
-            .filter_map(|line| serde_json::from_str(line).ok())
-            .collect()
-    }
-}
 
 /// How a stage ended.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
@@ -74,7 +51,7 @@ pub(crate) struct Record {
     /// How long it took.
     pub(crate) seconds: f64,
     /// What it measured.
-    pub(crate) rows: Vec<Row>,
+    pub(crate) rows: Vec<Figure>,
 }
 
 /// The folder cannot be used.
@@ -233,24 +210,6 @@ pub(super) mod tests {
         }
     }
 
-    fn row(name: &str, value: f64) -> Row {
-        Row {
-            name: name.to_owned(),
-            value,
-            unit: "ms".to_owned(),
-            more: Map::new(),
-        }
-    }
-
-    #[test]
-    fn rows_are_found_among_other_lines_and_keep_what_else_they_say() {
-        let output =
-            "loading\n{\"name\":\"a\",\"value\":1.5,\"unit\":\"ms\",\"model\":\"m\"}\n{\"x\":1}\n";
-        let rows = Row::parse(output);
-        assert_eq!(rows.len(), 1);
-        assert_eq!((rows[0].value, &rows[0].more["model"]), (1.5, &json!("m")));
-    }
-
     #[test]
     fn a_record_survives_and_rows_of_all_stages_are_one_file() {
         let scratch = Scratch::new("record");
@@ -260,7 +219,7 @@ pub(super) mod tests {
             status: Status::Passed,
             cause: None,
             seconds: 2.0,
-            rows: vec![row("a", 1.0), row("b", 2.0)],
+            rows: vec![Figure::new("a", 1.0, "ms"), Figure::new("b", 2.0, "ms")],
         };
         folder.keep("steps", &record).unwrap();
         assert_eq!(folder.record("steps").unwrap(), Some(record));

@@ -24,7 +24,6 @@ use machine::{Facts, Missing};
 use programs::Programs;
 use stages::{Context, STAGES, Stage};
 
-pub(crate) use folder::Row;
 pub(crate) use programs::{ProgramError, run as run_program};
 
 const NO_GPU: u8 = 3;

@@ -7,7 +7,7 @@ use std::process::{Command, ExitCode};
 use thiserror::Error;
 
 use super::programs::PROGRAMS;
-use crate::{TaskResult, exit_code, place};
+use crate::{TaskResult, exit_code, place, provenance};
 
 /// Features of the carried programs.
 const FEATURES: &str = "serve-http/cuda";
@@ -86,13 +86,7 @@ pub(super) fn commit(folder: &Path) -> String {
     if let Ok(text) = fs::read_to_string(folder.join(COMMIT)) {
         return text.trim().to_owned();
     }
-    let mut git = Command::new("git");
-    let output = git
-        .args(["describe", "--always", "--dirty", "--abbrev=12"])
-        .output();
-    let text = output.ok().filter(|output| output.status.success());
-    let text = text.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
-    text.unwrap_or_else(|| "unknown".to_owned())
+    provenance::commit().unwrap_or_else(|| "unknown".to_owned())
 }
 
 fn done(command: &mut Command) -> Result<(), PackError> {

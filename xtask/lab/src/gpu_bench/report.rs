@@ -4,8 +4,10 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use serde_json::Value;
+use serve_bench::analysis::table::Table;
+use serve_bench::figure::Figure;
 
-use super::folder::{Record, Row};
+use super::folder::Record;
 use super::stages::Stage;
 
 /// Markdown. `label` says what the run is not; a stage without a record was not run.
@@ -51,9 +53,7 @@ pub(super) fn report(
     if plan["smoke"] == true {
         let _ = writeln!(out, "- smoke run: few repeats, not for quoting");
     }
-    out.push_str(
-        "\n## Stages\n\n| stage | what | ended | seconds | cause |\n|---|---|---|---|---|\n",
-    );
+    let mut table = Table::new("", &["stage", "what", "ended", "seconds", "cause"]);
     for (stage, record) in stages {
         let (ended, seconds, cause) = match record {
             Some(record) => (
@@ -63,13 +63,10 @@ pub(super) fn report(
             ),
             None => ("not run".to_owned(), String::new(), String::new()),
         };
-        let cause = cause.replace('|', "\\|").replace('\n', " ");
-        let _ = writeln!(
-            out,
-            "| {} | {} | {ended} | {seconds} | {cause} |",
-            stage.name, stage.what
-        );
+        let cause = cause.replace('\n', " ");
+        table.row([stage.name, stage.what, &ended, &seconds, &cause]);
     }
+    let _ = write!(out, "\n## Stages\n\n{}", table.markdown());
     let rows = |name: &str| {
         let found = stages.iter().find(|(stage, _)| stage.name == name);
         let record = found.and_then(|(_, record)| record.as_ref());
@@ -81,18 +78,18 @@ pub(super) fn report(
             continue;
         };
         let _ = writeln!(out, "\n## {}: {}\n", stage.name, stage.what);
-        table(&record.rows, &mut out);
+        out.push_str(&of_rows(&record.rows).markdown());
     }
     out
 }
 
 /// The ratios that the decoder is judged by: batch 16 against batch 1, and against the peer.
-fn headlines(steps: &[Row], peer: &[Row], out: &mut String) {
-    let of = |rows: &[Row], name: &str, model: &Value| {
+fn headlines(steps: &[Figure], peer: &[Figure], out: &mut String) {
+    let of = |rows: &[Figure], name: &str, model: &Value| {
         let mut found = rows
             .iter()
             .filter(|row| row.name == name && &row.more["model"] == model);
-        found.next().map(|row| row.value)
+        found.next().and_then(Figure::number)
     };
     let models: BTreeSet<String> = steps
         .iter()
@@ -127,38 +124,29 @@ fn headlines(steps: &[Row], peer: &[Row], out: &mut String) {
     }
 }
 
-fn table(rows: &[Row], out: &mut String) {
-    let keys: BTreeSet<&str> = rows
-        .iter()
-        .flat_map(|row| row.more.keys())
-        .map(String::as_str)
-        .collect();
-    let _ = writeln!(
-        out,
-        "| name | value | unit |{}",
-        keys.iter()
-            .map(|key| format!(" {key} |"))
-            .collect::<String>()
-    );
-    let _ = writeln!(out, "|---|---|---|{}", "---|".repeat(keys.len()));
+fn of_rows(rows: &[Figure]) -> Table {
+    let keys = rows.iter().flat_map(|row| row.more.keys());
+    let keys: BTreeSet<&str> = keys.map(String::as_str).collect();
+    let columns = ["name", "value", "unit"]
+        .into_iter()
+        .chain(keys.iter().copied());
+    let mut table = Table::new("", &columns.collect::<Vec<_>>());
     for row in rows {
-        let _ = write!(
-            out,
-            "| {} | {} | {} |",
-            row.name,
-            number(row.value),
-            row.unit
-        );
-        for key in &keys {
-            let cell = match row.more.get(*key) {
-                None | Some(Value::Null) => String::new(),
-                Some(Value::String(text)) => text.clone(),
-                Some(Value::Number(value)) => value.as_f64().map_or_else(String::new, number),
-                Some(other) => other.to_string(),
-            };
-            let _ = write!(out, " {cell} |");
-        }
-        out.push('\n');
+        let own = [row.name.clone(), cell(&row.value), row.unit.clone()];
+        let more = keys
+            .iter()
+            .map(|key| row.more.get(*key).map_or_else(String::new, cell));
+        table.row(own.into_iter().chain(more));
+    }
+    table
+}
+
+fn cell(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        Value::Number(value) => value.as_f64().map_or_else(String::new, number),
+        other => other.to_string(),
     }
 }
 
@@ -189,7 +177,7 @@ mod tests {
 
     #[test]
     fn a_report_shows_what_was_run_what_was_not_and_the_ratios() {
-        let rows = Row::parse(
+        let rows = Figure::parse(
             "{\"name\":\"decode_1\",\"value\":100,\"unit\":\"tokens/s\",\"model\":\"m\"}\n\
              {\"name\":\"decode_16\",\"value\":1280,\"unit\":\"tokens/s\",\"model\":\"m\",\"context\":192}\n",
         );

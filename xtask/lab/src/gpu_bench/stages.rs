@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
-use super::folder::{Folder, FolderError, Row};
+use super::folder::{Folder, FolderError};
 use super::programs::{ProgramError, Programs, run};
 use crate::child::{Server, ServerError};
 use crate::python::python;
+use serve_bench::figure::Figure;
 
 /// What every stage may use.
 #[derive(Debug)]
@@ -75,15 +76,15 @@ pub(crate) struct Stage {
 /// What a stage measured.
 #[derive(Debug)]
 pub(crate) struct Measured {
-    pub(super) rows: Vec<Row>,
+    pub(super) rows: Vec<Figure>,
     /// What must be said beside it.
     pub(super) reservation: Option<&'static str>,
     /// Whether the budget ended first.
     pub(super) unfinished: bool,
 }
 
-impl From<Vec<Row>> for Measured {
-    fn from(rows: Vec<Row>) -> Self {
+impl From<Vec<Figure>> for Measured {
+    fn from(rows: Vec<Figure>) -> Self {
         Self {
             rows,
             reservation: None,
@@ -157,7 +158,9 @@ fn request(context: &Context, patience: Duration) -> Result<Measured, StageError
             .command(context.programs.path("serve").as_os_str());
         let server = Server::start(serve.args(context.server_args(model)))?;
         let address = server.address(patience)?;
-        rows.push(row("ready", begin.elapsed().as_secs_f64(), "s", model));
+        rows.push(
+            Figure::new("ready", begin.elapsed().as_secs_f64(), "s").with("model", model.as_str()),
+        );
         // Its exit code is 0 only when an answer came whole.
         let client = [
             "run",
@@ -174,12 +177,10 @@ fn request(context: &Context, patience: Duration) -> Result<Measured, StageError
         context
             .programs
             .run("serve-bench", client, &log, patience)?;
-        rows.push(row(
-            "first_request",
-            begin.elapsed().as_secs_f64(),
-            "s",
-            model,
-        ));
+        rows.push(
+            Figure::new("first_request", begin.elapsed().as_secs_f64(), "s")
+                .with("model", model.as_str()),
+        );
         let status = server.stop()?;
         if !status.success() {
             return Err(StageError::Stopped(status));
@@ -215,7 +216,9 @@ fn correctness(context: &Context, patience: Duration) -> Result<Measured, StageE
             .filter(|line| line.starts_with("ok "))
             .count();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        rows.push(row("golden_cases_passed", passed as f64, "cases", &name));
+        rows.push(
+            Figure::new("golden_cases_passed", passed as f64, "cases").with("model", name.as_ref()),
+        );
     }
     match rows.is_empty() {
         true => Err(fixtures_error(std::io::Error::other(
@@ -246,7 +249,7 @@ fn steps(context: &Context, patience: Duration) -> Result<Measured, StageError> 
         ];
         let log = context.log("steps");
         let printed = context.programs.run("lab", args, &log, patience)?;
-        rows.extend(Row::parse(&printed));
+        rows.extend(Figure::parse(&printed));
     }
     some("speed decode", rows).map(Measured::from)
 }
@@ -302,7 +305,7 @@ fn lab(
     let log = context.log(command);
     let programs = &context.programs;
     let (printed, code) = programs.run_accepting("serve-bench", args, &log, patience, &accepted)?;
-    let rows = Row::parse(&printed);
+    let rows = Figure::parse(&printed);
     let unfinished = code == BUDGET_ENDED;
     let reservation = reservations.iter().find(|(it, _)| *it == code);
     Ok(Measured {
@@ -357,9 +360,9 @@ fn peer(context: &Context, patience: Duration) -> Result<Measured, StageError> {
             other => other?,
         };
         rows.extend(
-            Row::parse(&printed)
+            Figure::parse(&printed)
                 .into_iter()
-                .map(|row| of_model(row, model)),
+                .map(|figure| figure.with("model", model.as_str())),
         );
     }
     match rows.is_empty() {
@@ -370,22 +373,7 @@ fn peer(context: &Context, patience: Duration) -> Result<Measured, StageError> {
     }
 }
 
-fn row(name: &str, value: f64, unit: &str, model: &str) -> Row {
-    let row = Row {
-        name: name.to_owned(),
-        value,
-        unit: unit.to_owned(),
-        more: serde_json::Map::new(),
-    };
-    of_model(row, model)
-}
-
-fn of_model(mut row: Row, model: &str) -> Row {
-    row.more.insert("model".to_owned(), model.into());
-    row
-}
-
-fn some(program: &'static str, rows: Vec<Row>) -> Result<Vec<Row>, StageError> {
+fn some(program: &'static str, rows: Vec<Figure>) -> Result<Vec<Figure>, StageError> {
     match rows.is_empty() {
         true => Err(StageError::NoRows(program)),
         false => Ok(rows),
@@ -449,7 +437,8 @@ mod tests {
         let context = context(&scratch);
         assert_eq!(walk(&STAGES, &context, BUDGET).unwrap(), Ended::Passed);
         let record = context.folder.record("correctness").unwrap().unwrap();
-        assert_eq!((record.status, record.rows[0].value), (Status::Passed, 2.0));
+        assert_eq!(record.status, Status::Passed);
+        assert_eq!(record.rows[0].number(), Some(2.0));
         let peer = context.folder.record("peer").unwrap().unwrap();
         assert_eq!(peer.status, Status::Absent);
         let log = || fs::metadata(context.log("matrix")).unwrap().len();

@@ -4,6 +4,8 @@ use std::io::{self, Write};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
+use serve_bench::analysis::table::Table;
+
 use super::{Promise, Trial, Verdict, promises};
 use crate::provenance::provenance;
 use crate::{TaskResult, block_on, cli, exit_code, place};
@@ -32,7 +34,7 @@ pub(crate) fn run(options: &cli::Promise) -> TaskResult {
                 .into_iter()
                 .try_for_each(|figure| writeln!(out, "{}", figure.line(true)))?;
         }
-        false => table(&promises, &mut out)?,
+        false => write!(out, "\n{}", table(&promises).text())?,
     }
     let is_kept = |promise: &Promise| promise.verdict == Verdict::Kept;
     Ok(match promises.iter().all(is_kept) {
@@ -41,27 +43,23 @@ pub(crate) fn run(options: &cli::Promise) -> TaskResult {
     })
 }
 
-fn table(promises: &[Promise], out: &mut impl Write) -> io::Result<()> {
-    let columns = ("promise", "promised", "measured", "control", "verdict");
-    let (name, promised, measured, control, verdict) = columns;
-    writeln!(
-        out,
-        "\n{name:<34} {promised:<28} {measured:>14} {control:>14} {verdict}"
-    )?;
+fn table(promises: &[Promise]) -> Table {
+    let columns = ["promise", "promised", "measured", "control", "verdict"];
+    let mut table = Table::new("", &columns);
     for promise in promises {
         let number = |value: f64| format!("{value:.1} {}", promise.unit.trim_start_matches('1'));
-        let (name, promised) = (&promise.name, &promise.promised);
-        let measured = number(promise.measured);
-        let control = promise.control.map_or_else(|| "-".to_owned(), number);
         let verdict = match promise.verdict {
             Verdict::Kept => "kept",
             Verdict::Broken => "BROKEN",
             Verdict::Void => "VOID: the control kept it",
         };
-        writeln!(
-            out,
-            "{name:<34} {promised:<28} {measured:>14} {control:>14} {verdict}"
-        )?;
+        table.row([
+            promise.name.clone(),
+            promise.promised.clone(),
+            number(promise.measured),
+            promise.control.map_or_else(|| "-".to_owned(), number),
+            verdict.to_owned(),
+        ]);
     }
-    Ok(())
+    table
 }

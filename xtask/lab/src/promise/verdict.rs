@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::offered::{Became, Row, Who};
 use super::{AGE_AFTER, BATCH, TARGET, service_time};
-use crate::figure::Figure;
 use crate::percentile::percentile_ms;
+use serve_bench::figure::Figure;
 
 /// By how much the p99 may miss its target.
 const P99_MISS_MAX: f64 = 0.05;

@@ -9,6 +9,8 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use burn::tensor::{Device, Tensor, TensorData};
+use serve_bench::analysis::median as middle;
+use serve_bench::figure::Figure;
 use serve_core::{RequestId, Span};
 use serve_model::config::{ModelConfig, Shape};
 use serve_model::cpu::{CpuOptions, Instructions, ReadSpeed};
@@ -59,8 +61,8 @@ pub(crate) fn run(options: &SpeedCpu) -> TaskResult {
         }
     }
     let machine = Machine {
-        bytes_per_s: middle(reads),
-        flops_per_s: middle(products),
+        bytes_per_s: middle(reads).unwrap_or(f64::NAN),
+        flops_per_s: middle(products).unwrap_or(f64::NAN),
     };
     let mut out = std::io::stdout().lock();
     if options.json {
@@ -240,11 +242,9 @@ impl Measured {
             ("prefill_of_gemm", share / prefill * 100.0, "%"),
         ];
         for (name, value, unit) in rows {
-            let line = serde_json::json!({
-                "name": name, "value": value, "unit": unit, "weights": self.name,
-                "factors": self.precision.name(),
-            });
-            writeln!(out, "{line}")?;
+            let figure = Figure::new(name, value, unit).with("weights", self.name.as_str());
+            let figure = figure.with("factors", self.precision.name());
+            writeln!(out, "{}", figure.line(true))?;
         }
         Ok(())
     }
@@ -292,9 +292,4 @@ impl Product {
         }
         Ok(best)
     }
-}
-
-fn middle(mut values: Vec<f64>) -> f64 {
-    values.sort_unstable_by(f64::total_cmp);
-    values[values.len() / 2]
 }

@@ -7,12 +7,15 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
+use serve_bench::analysis::median;
+use serve_bench::figure::Figure;
 use thiserror::Error;
 
 use crate::TaskResult;
 use crate::child::Server;
 use crate::cli::SpeedStartUp;
 use crate::place;
+use crate::process::peak_resident_mib;
 
 /// How long a server may load.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -49,8 +52,7 @@ pub(crate) fn run(options: &SpeedStartUp) -> TaskResult {
         starts.push(start(&serve, options)?);
     }
     let starts = &starts[1..];
-    let mut seconds: Vec<f64> = starts.iter().map(|s| s.ready.as_secs_f64()).collect();
-    seconds.sort_unstable_by(f64::total_cmp);
+    let seconds = || starts.iter().map(|start| start.ready.as_secs_f64());
     let most = |peak: f64, start: &Start| peak.max(start.peak_bytes);
     let peak = starts.iter().fold(0.0, most);
     let Memory {
@@ -58,8 +60,8 @@ pub(crate) fn run(options: &SpeedStartUp) -> TaskResult {
         kv_bytes: kv,
     } = starts[0].memory;
     let rows = [
-        ("ready_p50", seconds[seconds.len() / 2], "s"),
-        ("ready_max", seconds[seconds.len() - 1], "s"),
+        ("ready_p50", median(seconds()).unwrap_or(f64::NAN), "s"),
+        ("ready_max", seconds().fold(0.0, f64::max), "s"),
         ("peak_resident", peak / 1e6, "MB"),
         ("weights", weights / 1e6, "MB"),
         ("kv_cache", kv / 1e6, "MB"),
@@ -67,16 +69,13 @@ pub(crate) fn run(options: &SpeedStartUp) -> TaskResult {
         ("peak_of_weights_and_kv", peak / (weights + kv), "x"),
     ];
     for (name, value, unit) in rows {
-        match options.json {
-            true => {
-                let model = options.model.as_deref().unwrap_or("embedded");
-                let row = serde_json::json!({
-                    "name": name, "value": value, "unit": unit, "model": model,
-                });
-                println!("{row}");
-            }
-            false => println!("{name:<24} {value:>10.3} {unit}"),
-        }
+        let model = options.model.as_deref().unwrap_or("embedded");
+        let figure = Figure::new(name, value, unit);
+        let figure = match options.json {
+            true => figure.with("model", model),
+            false => figure,
+        };
+        println!("{}", figure.line(options.json));
     }
     if !options.json {
         println!(
@@ -99,8 +98,7 @@ fn start(serve: &Path, options: &SpeedStartUp) -> Result<Start, Box<dyn std::err
     let ready = begin.elapsed();
     server.address(PATIENCE)?;
     let pid = server.pid();
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let peak_bytes = peak(&status).ok_or(NoPeak { pid })?;
+    let peak_bytes = peak_resident_mib(pid).ok_or(NoPeak { pid })? * MIB;
     server.stop()?;
     Ok(Start {
         ready,
@@ -124,19 +122,12 @@ fn memory(line: &str) -> Option<Memory> {
     })
 }
 
-/// The high-water mark of resident memory, in bytes.
-fn peak(status: &str) -> Option<f64> {
-    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;
-    let kib: f64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib * 1_024.0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_banner_and_the_system_are_understood() {
+    fn the_banner_is_understood() {
         let line = "  memory    weights 256.6 MiB, KV cache 1440.0 MiB for 32,768 tokens";
         let found = memory(line).unwrap();
         assert_eq!(found.weights_bytes, 256.6 * MIB);
@@ -146,8 +137,5 @@ mod tests {
             None
         );
         assert_eq!(memory("serve: weights: 25% of 256.6 MiB"), None);
-        let status = "Name:\tserve\nVmHWM:\t  120508 kB\nVmRSS:\t  1 kB\n";
-        assert_eq!(peak(status), Some(120_508.0 * 1_024.0));
-        assert_eq!(peak("Name:\tserve\n"), None);
     }
 }

@@ -9,7 +9,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use serde_json::{Value, json};
+use serve_bench::figure::Figure;
 use serve_core::Span;
 use serve_model::config::Shape;
 use serve_model::cpu::CpuOptions;
@@ -98,7 +98,7 @@ impl<W: Write> Report<W> {
     fn opening(&mut self, source: &Source, info: &ModelInfo, load: Span) -> std::io::Result<()> {
         if self.json {
             let value = info.weights_bytes as f64 / 1e6;
-            return self.line(json!({ "name": "weights", "value": value, "unit": "MB" }));
+            return self.line(Figure::new("weights", value, "MB"));
         }
         if let Source::Random(shape) = source {
             writeln!(self.out, "random weights of the shape of {}", shape.origin)?;
@@ -119,7 +119,7 @@ impl<W: Write> Report<W> {
     fn bandwidth(&mut self, bytes_per_s: f64) -> std::io::Result<()> {
         let value = bytes_per_s / 1e9;
         match self.json {
-            true => self.line(json!({ "name": "read_bandwidth", "value": value, "unit": "GB/s" })),
+            true => self.line(Figure::new("read_bandwidth", value, "GB/s")),
             false => writeln!(self.out, "{:<12} {value:>10.1} GB/s", "memory"),
         }
     }
@@ -146,21 +146,19 @@ impl<W: Write> Report<W> {
                 None => writeln!(self.out),
             };
         }
-        let mut line = json!({
-            "name": name, "value": value, "unit": "tokens/s", "step_ms": millis,
-        });
+        let mut figure = Figure::new(name, value, "tokens/s").with("step_ms", millis);
         for (key, number) in of {
-            line[*key] = json!(number);
+            figure = figure.with(key, *number);
         }
         if let (Some(floor), Some(times)) = (floor, times) {
-            line["floor_ms"] = json!(floor.as_millis_f64());
-            line["times_floor"] = json!(times);
+            figure = figure.with("floor_ms", floor.as_millis_f64());
+            figure = figure.with("times_floor", times);
         }
-        self.line(line)
+        self.line(figure)
     }
 
-    fn line(&mut self, mut line: Value) -> std::io::Result<()> {
-        line["model"] = json!(self.model);
-        writeln!(self.out, "{line}")
+    fn line(&mut self, figure: Figure) -> std::io::Result<()> {
+        let figure = figure.with("model", self.model.as_str());
+        writeln!(self.out, "{}", figure.line(true))
     }
 }

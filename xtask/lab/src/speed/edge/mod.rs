@@ -21,11 +21,11 @@ use serve_http::LaunchError;
 use thiserror::Error;
 
 use crate::cli::{Pace, SpeedEdge};
-use crate::figure::Figure;
 use crate::percentile::percentile_ms;
 use crate::provenance::provenance;
 use crate::server::{Served, ServedError, program};
 use crate::{TaskResult, block_on};
+use serve_bench::figure::Figure;
 
 /// Tokens of one answer.
 const OUTPUT_TOKENS: u32 = 128;

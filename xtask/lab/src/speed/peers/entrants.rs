@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
-use crate::gpu_bench::Row;
+use serve_bench::analysis::median;
+use serve_bench::figure::Figure;
 
 /// An engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -86,13 +87,13 @@ const fn entrant(group: &'static str, engine: Engine, weights: &'static str) -> 
 /// What was measured, over all rounds.
 #[derive(Debug, Default)]
 pub(super) struct Results {
-    rows: BTreeMap<Entrant, Vec<Row>>,
+    rows: BTreeMap<Entrant, Vec<Figure>>,
     /// Whom, and why not.
     pub(super) failures: Vec<(Engine, &'static str, String)>,
 }
 
 impl Results {
-    pub(super) fn add(&mut self, entrant: &Entrant, rows: Vec<Row>) {
+    pub(super) fn add(&mut self, entrant: &Entrant, rows: Vec<Figure>) {
         self.rows.entry(*entrant).or_default().extend(rows);
     }
 
@@ -112,7 +113,7 @@ impl Results {
         &'a self,
         entrant: &Entrant,
         name: &'a str,
-    ) -> impl Iterator<Item = &'a Row> {
+    ) -> impl Iterator<Item = &'a Figure> {
         let rows = self.rows.get(entrant).into_iter().flatten();
         rows.filter(move |row| row.name == name)
     }
@@ -120,11 +121,7 @@ impl Results {
     /// The median time of a step of this name, in milliseconds.
     pub(super) fn step_ms(&self, entrant: &Entrant, name: &str) -> Option<f64> {
         let times = self.rows(entrant, name);
-        let mut times: Vec<f64> = times
-            .filter_map(|row| row.more.get("step_ms")?.as_f64())
-            .collect();
-        times.sort_unstable_by(f64::total_cmp);
-        times.get(times.len() / 2).copied()
+        median(times.filter_map(|row| row.more.get("step_ms")?.as_f64()))
     }
 }
 
@@ -148,7 +145,7 @@ mod tests {
             let row = format!(
                 "{{\"name\":\"decode_1\",\"value\":1,\"unit\":\"tokens/s\",\"step_ms\":{step_ms}}}"
             );
-            results.add(&ENTRANTS[0], Row::parse(&row));
+            results.add(&ENTRANTS[0], Figure::parse(&row));
         }
         assert_eq!(results.step_ms(&ENTRANTS[0], "decode_1"), Some(20.0));
         assert_eq!(results.step_ms(&ENTRANTS[0], "decode_4"), None);

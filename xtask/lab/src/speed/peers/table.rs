@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use serde_json::{Value, json};
+use serve_bench::analysis::table::Table;
+use serve_bench::figure::Figure;
 
 use super::entrants::{ENTRANTS, Engine, Entrant, Results};
 use super::tools::SAMPLES;
@@ -40,31 +41,17 @@ pub(super) fn text(results: &Results, head: &Head) -> String {
          likeliest token is part of every step\n",
         head.shape, head.threads, head.rounds
     );
-    let _ = write!(out, "{:<22} {:<7} {:>5}", "engine", "weights", "MB");
-    for (_, title, _) in STEPS {
-        let _ = write!(out, " {title:>24}");
-    }
-    out.push('\n');
-    let mut group = "";
+    let titles = STEPS.map(|(_, title, _)| title);
+    let mut table = Table::new("", &[&["engine", "weights", "MB"][..], &titles].concat());
     for entrant in &ENTRANTS {
-        if entrant.group != group {
-            group = entrant.group;
-            out.push('\n');
-        }
         let megabytes = results.rows(entrant, "weights").next();
-        let megabytes = megabytes.map_or_else(|| "-".to_owned(), |row| format!("{:.0}", row.value));
-        let _ = write!(
-            out,
-            "{:<22} {:<7} {megabytes:>5}",
-            entrant.engine.name(),
-            entrant.weights
-        );
-        for (name, _, tokens) in STEPS {
-            let _ = write!(out, " {:>24}", cell(results, entrant, name, tokens));
-        }
-        out.truncate(out.trim_end().len());
-        out.push('\n');
+        let megabytes = megabytes.and_then(Figure::number);
+        let megabytes = megabytes.map_or_else(|| "-".to_owned(), |value| format!("{value:.0}"));
+        let own = [entrant.engine.name(), entrant.weights, &megabytes].map(str::to_owned);
+        let steps = STEPS.map(|(name, _, tokens)| cell(results, entrant, name, tokens));
+        table.row(own.into_iter().chain(steps));
     }
+    out.push_str(&table.text());
     out.push('\n');
     for (engine, version) in versions(results, head) {
         let _ = writeln!(out, "{}: {version}", engine.name());
@@ -91,7 +78,7 @@ fn deviations(results: &Results) -> String {
     let others = ENTRANTS.iter().filter(|entrant| entrant.weights != "f32");
     let percent = others.filter_map(|entrant| {
         let row = results.rows(entrant, "deviation").next()?;
-        let (name, percent) = (entrant.engine.name(), row.value * 100.0);
+        let (name, percent) = (entrant.engine.name(), row.number()? * 100.0);
         Some(format!("{name} {} {percent:.1}%", entrant.weights))
     });
     percent.collect::<Vec<_>>().join(", ")
@@ -99,50 +86,44 @@ fn deviations(results: &Results) -> String {
 
 /// One object a line: name, value, unit, engine, weights; of a step its time, and what it is of serve's.
 pub(super) fn json(results: &Results, head: &Head) -> String {
-    let mut lines = Vec::new();
+    let mut figures = Vec::new();
     for (engine, version) in versions(results, head) {
-        lines.push(json!({
-            "name": "version", "value": version, "engine": engine.name(), "shape": head.shape,
-            "threads": head.threads, "rounds": head.rounds,
-        }));
+        let version = Figure::text("version", version).with("engine", engine.name());
+        let version = version.with("shape", head.shape);
+        figures.push(
+            version
+                .with("threads", head.threads)
+                .with("rounds", head.rounds),
+        );
     }
     for entrant in &ENTRANTS {
-        let mut row = |name: &str, value: f64, unit: &str, more: &[(&str, f64)]| {
-            let mut row = json!({
-                "name": name, "value": value, "unit": unit, "engine": entrant.engine.name(),
-                "weights": entrant.weights,
-            });
-            for (key, value) in more {
-                row[*key] = json!(value);
-            }
-            lines.push(row);
+        let of_entrant = |figure: Figure| {
+            let figure = figure.with("engine", entrant.engine.name());
+            figure.with("weights", entrant.weights)
         };
         for name in ["weights", "deviation"] {
-            if let Some(found) = results.rows(entrant, name).next() {
-                row(name, found.value, &found.unit, &[]);
-            }
+            let found = results.rows(entrant, name).next();
+            let found = found.and_then(|row| Some((row.number()?, &row.unit)));
+            let found = found.map(|(value, unit)| of_entrant(Figure::new(name, value, unit)));
+            figures.extend(found);
         }
         for (name, _, tokens) in STEPS {
             if let Some(ms) = results.step_ms(entrant, name) {
-                let more = [
-                    ("step_ms", Some(ms)),
-                    ("of_serve", of_serve(results, entrant, name)),
-                ];
-                let more = more
-                    .into_iter()
-                    .filter_map(|(key, value)| Some((key, value?)));
-                let more = more.collect::<Vec<_>>();
-                row(name, rate(tokens, ms), "tokens/s", &more);
+                let step = Figure::new(name, rate(tokens, ms), "tokens/s");
+                let step = of_entrant(step).with("step_ms", ms);
+                figures.push(match of_serve(results, entrant, name) {
+                    Some(of_serve) => step.with("of_serve", of_serve),
+                    None => step,
+                });
             }
         }
     }
     for (engine, weights, why) in &results.failures {
-        lines.push(json!({
-            "name": "not_measured", "value": why, "engine": engine.name(), "weights": weights,
-        }));
+        let figure = Figure::text("not_measured", why).with("engine", engine.name());
+        figures.push(figure.with("weights", *weights));
     }
-    let line = |line: &Value| format!("{line}\n");
-    lines.iter().map(line).collect()
+    let line = |figure: &Figure| format!("{}\n", figure.line(true));
+    figures.iter().map(line).collect()
 }
 
 fn cell(results: &Results, entrant: &Entrant, name: &str, tokens: u32) -> String {
@@ -188,7 +169,7 @@ fn versions(results: &Results, head: &Head) -> Vec<(Engine, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu_bench::Row;
+    use serde_json::Value;
 
     const HEAD: Head = Head {
         shape: "qwen2.5-0.5b",
@@ -200,7 +181,7 @@ mod tests {
     fn results() -> Results {
         let mut results = Results::default();
         let rows = |step_ms: f64, version: &str| {
-            Row::parse(&format!(
+            Figure::parse(&format!(
                 "{{\"name\":\"weights\",\"value\":988.1,\"unit\":\"MB\",\"version\":\"{version}\"}}\n\
                  {{\"name\":\"decode_16\",\"value\":1,\"unit\":\"tokens/s\",\"step_ms\":{step_ms}}}\n"
             ))
@@ -237,14 +218,14 @@ mod tests {
     #[test]
     fn rows_say_whose_they_are() {
         let lines = json(&results(), &HEAD);
-        let rows = Row::parse(&lines);
+        let rows = Figure::parse(&lines);
         let peer = rows
             .iter()
             .filter(|row| row.name == "decode_16")
             .nth(1)
             .unwrap();
         assert_eq!(peer.more["engine"], "llama.cpp");
-        assert_eq!(peer.value, 200.0);
+        assert_eq!(peer.number(), Some(200.0));
         assert_eq!(peer.more["of_serve"], 1.25);
     }
 }

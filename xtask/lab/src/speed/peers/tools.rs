@@ -9,9 +9,10 @@ use std::time::Duration;
 use thiserror::Error;
 
 use super::entrants::{Engine, Entrant};
-use crate::gpu_bench::{ProgramError, Row, run_program};
-use crate::place;
+use crate::gpu_bench::{ProgramError, run_program};
 use crate::python::{self, PythonError};
+use crate::{place, provenance};
+use serve_bench::figure::Figure;
 
 /// The version of llama.cpp's Python package that this was written against.
 const LLAMA: &str = "llama-cpp-python==0.3.36";
@@ -107,7 +108,10 @@ impl Tools {
             candle: home.join("candle/release/peers"),
             python: python.map_err(|error| ToolError::from(error).to_string()),
             threads: std::thread::available_parallelism().map_or(1, NonZeroUsize::get),
-            version: format!("{}{}", env!("CARGO_PKG_VERSION"), commit(&root)),
+            version: match provenance::commit() {
+                Some(commit) => format!("{} ({commit})", env!("CARGO_PKG_VERSION")),
+                None => env!("CARGO_PKG_VERSION").to_owned(),
+            },
             root,
             home,
         })
@@ -153,7 +157,11 @@ impl Tools {
     }
 
     /// Runs an engine once.
-    pub(super) fn measure(&self, entrant: &Entrant, folder: &Path) -> Result<Vec<Row>, ToolError> {
+    pub(super) fn measure(
+        &self,
+        entrant: &Entrant,
+        folder: &Path,
+    ) -> Result<Vec<Figure>, ToolError> {
         let mut command = match entrant.engine {
             Engine::Serve | Engine::ServeBf16 | Engine::ServeF32 => self.speed_decode(),
             Engine::Candle => Command::new(&self.candle),
@@ -183,10 +191,10 @@ impl Tools {
             }
         }
         command.args(["--samples", SAMPLES]);
-        let rows = Row::parse(&self.run(&mut command)?);
+        let rows = Figure::parse(&self.run(&mut command)?);
         if !entrant.engine.is_ours() {
             let deviation = rows.iter().find(|row| row.name == "deviation");
-            let deviation = deviation.map_or(f64::NAN, |row| row.value);
+            let deviation = deviation.and_then(Figure::number).unwrap_or(f64::NAN);
             if deviation.is_nan() || deviation > DEVIATION_MAX {
                 return Err(ToolError::Wrong(format!(
                     "they are {deviation:.2} of the reference off, {DEVIATION_MAX} is accepted"
@@ -220,17 +228,6 @@ fn build(what: &'static str, command: &mut Command) -> Result<(), ToolError> {
         true => Ok(()),
         false => Err(ToolError::Build { what, status }),
     }
-}
-
-/// ` (commit)`, where this is a git repository.
-fn commit(root: &Path) -> String {
-    let git = Command::new("git")
-        .args(["describe", "--always", "--dirty"])
-        .current_dir(root)
-        .output();
-    let name = git.ok().filter(|output| output.status.success());
-    let name = name.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
-    name.map_or_else(String::new, |name| format!(" ({name})"))
 }
 
 fn file_error(path: &Path) -> impl FnOnce(io::Error) -> ToolError + use<> {

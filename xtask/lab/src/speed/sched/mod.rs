@@ -6,46 +6,21 @@
 mod cases;
 #[cfg(test)]
 mod tests;
+mod trace;
 
-use std::fs;
 use std::io::{self, Write};
-use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
+use serve_bench::analysis::quantile as quantile_of;
+use serve_bench::figure::Figure;
+use serve_bench::workload::trace::{Traced, recorded};
+
 use crate::TaskResult;
 use crate::cli::{SpeedSched, SpeedSim};
-use cases::{Decoding, trace};
-
-struct Measured {
-    name: &'static str,
-    value: f64,
-    unit: &'static str,
-    /// The least and the most over processes, where there were several.
-    between: Option<(f64, f64)>,
-}
-
-impl Measured {
-    fn json(&self) -> String {
-        let Self {
-            name, value, unit, ..
-        } = self;
-        let between = self.between.map_or_else(String::new, |(least, most)| {
-            format!(r#","least":{least:.3},"most":{most:.3}"#)
-        });
-        format!(r#"{{"name":"{name}","value":{value:.3},"unit":"{unit}"{between}}}"#)
-    }
-
-    fn text(&self) -> String {
-        let Self {
-            name, value, unit, ..
-        } = self;
-        let between = self.between.map_or_else(String::new, |(least, most)| {
-            format!("   {least:.3} to {most:.3}")
-        });
-        format!("{name:<32} {value:>12.3} {unit}{between}")
-    }
-}
+use crate::percentile::percentile_ms;
+use crate::process::peak_resident_mib;
+use cases::Decoding;
 
 /// Measures the scheduler, or the one case that another process of this program asks for.
 pub(crate) fn run_sched(options: &SpeedSched) -> TaskResult {
@@ -58,43 +33,31 @@ pub(crate) fn run_sched(options: &SpeedSched) -> TaskResult {
 
 /// Measures the simulation.
 pub(crate) fn run_sim(options: &SpeedSim) -> TaskResult {
-    let trace = options.trace.as_deref().map(read_trace).transpose()?;
+    let trace = options.trace.as_deref().map(recorded).transpose()?;
     sim(trace, &mut report(options.json))?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn report(json: bool) -> impl FnMut(Measured) -> Result<(), String> {
-    move |measured| {
-        let line = match json {
-            true => measured.json(),
-            false => measured.text(),
-        };
-        writeln!(io::stdout(), "{line}").map_err(|error| format!("standard output: {error}"))
+fn report(json: bool) -> impl FnMut(&Figure) -> Result<(), String> {
+    move |figure| {
+        writeln!(io::stdout(), "{}", figure.line(json))
+            .map_err(|error| format!("standard output: {error}"))
     }
 }
 
-fn read_trace(path: &Path) -> Result<trace::Trace, String> {
-    let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
-    trace::parse(&text).map_err(|error| format!("{}: {error}", path.display()))
-}
-
-type Report<'a> = &'a mut dyn FnMut(Measured) -> Result<(), String>;
+type Report<'a> = &'a mut dyn FnMut(&Figure) -> Result<(), String>;
 
 /// Measures each case in processes of its own, so that what one of them finds of memory and of the
 /// machine is no property of the number.
 fn sched(report: Report<'_>) -> Result<(), String> {
-    for (name, _) in CASES {
+    for (name, _) in &CASES {
         let mut values = Vec::new();
         for _ in 0..PROCESSES {
             values.push(in_fresh_process(name)?);
         }
-        values.sort_by(f64::total_cmp);
-        report(Measured {
-            name,
-            value: values[values.len() / 2],
-            unit: "us",
-            between: Some((values[0], values[values.len() - 1])),
-        })?;
+        let figure = |quantile| quantile_of(values.iter().copied(), quantile).unwrap_or(f64::NAN);
+        let median = Figure::new(*name, figure(0.5), "us");
+        report(&median.with("least", figure(0.0)).with("most", figure(1.0)))?;
     }
     Ok(())
 }
@@ -175,7 +138,7 @@ impl Case {
                     let fresh = crowd.requests(calls);
                     timed(|| fresh.into_iter().for_each(|request| crowd.submit(request)))
                 });
-                median_us(submits.collect()) / calls as f64
+                median_us(&submits.collect::<Vec<_>>()) / calls as f64
             }
             Self::Cancel => {
                 let mut crowd = cases::Crowd::new(waiting);
@@ -183,7 +146,7 @@ impl Case {
                 let cancels = ids
                     .chunks(calls as usize)
                     .map(|ids| timed(|| ids.iter().for_each(|&id| crowd.cancel(id))));
-                median_us(cancels.collect()) / calls as f64
+                median_us(&cancels.collect::<Vec<_>>()) / calls as f64
             }
             Self::Step {
                 running,
@@ -196,58 +159,38 @@ impl Case {
                     decoding.execute();
                     planning + timed(|| decoding.complete())
                 });
-                median_us(steps.collect())
+                median_us(&steps.collect::<Vec<_>>())
             }
         }
     }
 }
 
 /// The median, which a machine that is busy with something else disturbs less than the mean.
-fn median_us(mut samples: Vec<Duration>) -> f64 {
-    samples.sort();
-    samples[samples.len() / 2].as_secs_f64() * 1e6
+fn median_us(samples: &[Duration]) -> f64 {
+    percentile_ms(samples, 50) * 1e3
 }
 
-fn sim(trace: Option<trace::Trace>, report: Report<'_>) -> Result<(), String> {
+fn sim(trace: Option<Vec<Traced>>, report: Report<'_>) -> Result<(), String> {
     for (name, reuse_prefixes) in [("sim_1m_wall", true), ("sim_1m_wall_no_reuse", false)] {
         let mut rows = Vec::new();
         let elapsed = timed(|| rows = cases::simulate_poisson(1_000_000, reuse_prefixes));
-        report(Measured {
-            name,
-            value: elapsed.as_secs_f64(),
-            unit: "s",
-            between: None,
-        })?;
+        report(&Figure::new(name, elapsed.as_secs_f64(), "s"))?;
         if rows.len() != 1_000_000 {
             return Err(format!("the simulation gave {} rows", rows.len()));
         }
     }
-    if let Some(peak_mib) = peak_memory_mib() {
-        report(Measured {
-            name: "sim_1m_rss",
-            value: peak_mib,
-            unit: "MiB",
-            between: None,
-        })?;
+    if let Some(peak_mib) = peak_resident_mib(std::process::id()) {
+        report(&Figure::new("sim_1m_rss", peak_mib, "MiB"))?;
     }
     if let Some(trace) = trace {
-        let elapsed = timed(|| drop(cases::simulate_trace(&trace)));
-        report(Measured {
-            name: "sim_conversation_wall",
-            value: elapsed.as_secs_f64(),
-            unit: "s",
-            between: None,
-        })?;
+        let elapsed = timed(|| drop(trace::simulate(&trace)));
+        report(&Figure::new(
+            "sim_conversation_wall",
+            elapsed.as_secs_f64(),
+            "s",
+        ))?;
     }
     Ok(())
-}
-
-/// The most memory that the process has ever had resident, where Linux tells.
-fn peak_memory_mib() -> Option<f64> {
-    let status = fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
-    let kib: f64 = line.split_whitespace().nth(1)?.parse().ok()?;
-    Some(kib / 1_024.0)
 }
 
 fn timed(work: impl FnOnce()) -> Duration {

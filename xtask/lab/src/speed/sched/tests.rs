@@ -3,7 +3,10 @@
 use serve_core::Time;
 use serve_sched::sim::Row;
 
-use super::cases::{Crowd, Decoding, simulate_poisson, simulate_trace, trace};
+use serve_bench::workload::trace::recorded;
+
+use super::cases::{Crowd, Decoding, simulate_poisson};
+use super::trace;
 
 #[test]
 fn every_case_runs_at_a_small_size() {
@@ -25,23 +28,27 @@ fn every_case_runs_at_a_small_size() {
     }
 }
 
+/// The rows of a file with this text.
+fn simulated(name: &str, text: &str) -> Vec<Row> {
+    let name = format!("speed-sim-{name}-{}", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    std::fs::write(&path, text).unwrap();
+    let trace = recorded(&path);
+    std::fs::remove_file(path).unwrap();
+    trace::simulate(&trace.unwrap())
+}
+
 #[test]
 fn both_layouts_of_a_trace_are_simulated() {
     let azure = "TIMESTAMP,ContextTokens,GeneratedTokens\n\
-                 2023-11-16 18:15:46.6805900,374,44\n\
-                 2023-11-16 18:15:50.9951690,396,109\n";
-    let rows = simulate_trace(&trace::parse(azure).unwrap());
+                 2023-11-30 23:59:58.6805900,374,44\n\
+                 2023-12-01 00:00:02.9951690,396,109\n";
+    let rows = simulated("azure", azure);
     assert_eq!(rows[0].usage.prompt_tokens, 374);
     assert_eq!(rows[1].arrival, Time::from_nanos(4_314_579_000));
 
     let mooncake = "{\"t\":0,\"i\":1100,\"o\":3,\"h\":[[0,2],[9,1]]}\n\
                     {\"t\":9000,\"i\":1030,\"o\":2,\"h\":[[0,2],[5,1]]}\n";
-    let rows = simulate_trace(&trace::parse(mooncake).unwrap());
+    let rows = simulated("mooncake", mooncake);
     assert_eq!(rows[1].usage.cached_tokens, 1_024);
-}
-
-#[test]
-fn a_line_that_is_no_request_is_named() {
-    let error = trace::parse("TIMESTAMP,ContextTokens,GeneratedTokens\noops\n").err();
-    assert!(error.unwrap().starts_with("line 2: expected TIMESTAMP,"));
 }
