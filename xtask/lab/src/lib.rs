@@ -2,7 +2,7 @@
 //! sockets, real time and real models.
 //!
 //! `cargo xtask COMMAND` builds the one binary here, with the server and the client that it starts, and hands
-//! the command to it; [`cli`] has the commands. This is no load client for other servers: that is
+//! the command to it; `cli.rs` has the commands. This is no load client for other servers: that is
 //! `serve-bench`, which knows no server. This crate knows ours, looks into it, and fails when a promise is broken.
 
 #![expect(
