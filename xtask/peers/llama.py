@@ -1,4 +1,4 @@
-"""The side of llama.cpp in `cargo xtask speed peers`: the same steps as `speed-decode --samples` takes,
+"""The side of llama.cpp in `cargo xtask speed peers`: the same steps as `speed decode --samples` takes,
 through the low-level interface of llama-cpp-python, so that Python adds microseconds to a step of
 milliseconds. Prints one JSON object a line.
 """

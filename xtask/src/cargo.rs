@@ -1,6 +1,5 @@
 //! Starting cargo from inside a program that cargo started.
 
-use std::ffi::OsStr;
 use std::io;
 use std::process::{Command, ExitCode, ExitStatus};
 
@@ -23,12 +22,17 @@ pub(crate) fn command(args: &[&str]) -> Command {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command.args(args);
+    forget_package(&mut command);
+    command
+}
+
+/// Takes what describes the package of this program from the environment of another.
+pub(crate) fn forget_package(command: &mut Command) {
     for (key, _) in std::env::vars_os() {
         if key.to_str().is_some_and(describes_a_package) {
             command.env_remove(key);
         }
     }
-    command
 }
 
 /// Runs a command to its end, with this program's own standard streams.
@@ -42,22 +46,13 @@ pub(crate) fn build(
     bins: &[&str],
 ) -> Result<Result<Metadata, ExitCode>, Box<dyn std::error::Error>> {
     let metadata = MetadataCommand::new().no_deps().exec()?;
-    let mut build = command(&["build", "--release", "--workspace"]);
+    let mut build = command(&["build", "--release", "--quiet", "--workspace"]);
     build.args(bins.iter().flat_map(|bin| ["--bin", bin]));
     let built = status(&mut build)?;
     Ok(match built.success() {
         true => Ok(metadata),
         false => Err(exit_code(built)),
     })
-}
-
-/// Builds and runs a binary of the workspace; its exit code becomes ours.
-pub(crate) fn run_bin<S: AsRef<OsStr>>(
-    name: &str,
-    args: impl IntoIterator<Item = S>,
-) -> TaskResult {
-    let mut command = command(&["run", "--release", "--quiet", "--bin", name, "--"]);
-    Ok(exit_code(status(command.args(args))?))
 }
 
 /// The exit code of a child, to be passed on. A child that a signal ended counts as failed.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, CommandFactory};
 
 use crate::cargo::{self, TaskResult};
-use crate::{Cli, matrix_check, openai, tidy};
+use crate::{Cli, lab, tidy};
 
 /// How the checks are run.
 #[derive(Args, Clone, Copy, Debug)]
@@ -38,10 +38,8 @@ enum Action {
     Cargo(&'static [&'static str]),
     /// The house rules, in this process.
     Tidy,
-    /// The control matrix on the real server, in this process.
-    Matrix,
-    /// The real client against the real server, in this process.
-    OpenAi,
+    /// A command of the lab.
+    Lab(&'static str),
 }
 
 const STEPS: [Step; 8] = [
@@ -83,7 +81,7 @@ const STEPS: [Step; 8] = [
     },
     Step {
         name: "matrix",
-        action: Action::Matrix,
+        action: Action::Lab("matrix-check"),
     },
     Step {
         name: "doc tests",
@@ -151,7 +149,7 @@ const CUDA_TARGET: &str = "target/cuda";
 
 const OPENAI: Step = Step {
     name: "openai client",
-    action: Action::OpenAi,
+    action: Action::Lab("openai-check"),
 };
 
 /// How a step went.
@@ -200,8 +198,7 @@ impl Action {
         match self {
             Self::Cargo(args) => format!("cargo {}", args.join(" ")),
             Self::Tidy => "cargo xtask tidy".to_owned(),
-            Self::Matrix => "cargo xtask matrix-check".to_owned(),
-            Self::OpenAi => "cargo xtask openai-check".to_owned(),
+            Self::Lab(command) => format!("cargo xtask {command}"),
         }
     }
 
@@ -214,8 +211,7 @@ impl Action {
                 Ok(cargo::status(&mut command)?.success())
             }
             Self::Tidy => Ok(tidy::run(&Cli::command())? == ExitCode::SUCCESS),
-            Self::Matrix => Ok(matrix_check::run()? == ExitCode::SUCCESS),
-            Self::OpenAi => Ok(openai::run()? == ExitCode::SUCCESS),
+            Self::Lab(command) => Ok(lab::run([command.into()])? == ExitCode::SUCCESS),
         }
     }
 }

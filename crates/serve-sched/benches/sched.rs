@@ -1,17 +1,10 @@
 //! What a decision costs: with a million requests waiting, and with a full batch decoding.
 
-#[path = "../src/bin/speed-sched/cases.rs"]
 #[expect(
     dead_code,
-    reason = "shared with the simulation benches and the speed binary"
+    reason = "shared with the simulation benches and `cargo xtask speed`"
 )]
 mod cases;
-#[path = "../src/bin/speed-sched/trace.rs"]
-#[expect(
-    dead_code,
-    reason = "shared with the simulation benches and the speed binary"
-)]
-mod trace;
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

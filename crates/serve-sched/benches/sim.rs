@@ -1,17 +1,10 @@
 //! What simulated requests cost, for each ten thousand.
 
-#[path = "../src/bin/speed-sched/cases.rs"]
 #[expect(
     dead_code,
-    reason = "shared with the scheduler benches and the speed binary"
+    reason = "shared with the scheduler benches and `cargo xtask speed`"
 )]
 mod cases;
-#[path = "../src/bin/speed-sched/trace.rs"]
-#[expect(
-    dead_code,
-    reason = "shared with the scheduler benches and the speed binary"
-)]
-mod trace;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 

@@ -1,4 +1,4 @@
-//! The measurement: the same steps in the same order as `speed-decode --samples` takes.
+//! The measurement: the same steps in the same order as `cargo xtask speed decode --samples` takes.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

@@ -204,10 +204,8 @@ impl Delivered {
     }
 }
 
-/// Nearest rank.
-fn quantile_ms(sorted: &[u64], quantile: f64) -> Option<f64> {
-    let rank = (quantile * sorted.len() as f64).ceil().max(1.0) as usize;
-    sorted.get(rank - 1).map(|nanos| *nanos as f64 / 1e6)
+fn quantile_ms(nanos: &[u64], quantile: f64) -> Option<f64> {
+    super::quantile(nanos.iter().map(|nanos| *nanos as f64 / 1e6), quantile)
 }
 
 fn rate(sorted: &[u64]) -> Option<f64> {

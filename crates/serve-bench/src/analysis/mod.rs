@@ -23,6 +23,8 @@ pub mod table;
 #[cfg(test)]
 pub(crate) mod testing;
 
+pub use quantile::{median, quantile};
+
 use std::collections::BTreeMap;
 
 use serde::Serialize;

@@ -75,6 +75,16 @@ impl Sample {
     }
 }
 
+/// The smallest of plain values that at least the share `quantile` of them does not exceed; `None` without any.
+pub fn quantile(values: impl IntoIterator<Item = f64>, quantile: f64) -> Option<f64> {
+    Sample::new((0..).zip(values)).quantile(quantile)
+}
+
+/// The one in the middle; of two, the lower.
+pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
+    quantile(values, 0.5)
+}
+
 /// The place of a quantile among `count` values, from 1.
 fn rank(quantile: f64, count: u64) -> Option<u64> {
     // What a product of floats adds to a whole number must not lift it to the next.
@@ -100,6 +110,8 @@ mod tests {
         let shown = [0.05, 0.3, 0.4, 0.5, 1.0].map(|q| five.quantile(q));
         assert_eq!(shown, [15.0, 20.0, 20.0, 35.0, 50.0].map(Some));
         assert_eq!(sample(&[]).quantile(0.5), None);
+        assert_eq!(median([3.0, 1.0, 2.0, 4.0]), Some(2.0));
+        assert_eq!(median([]), None);
         assert_eq!(sample(&[f64::NAN]).len(), 0);
     }
 

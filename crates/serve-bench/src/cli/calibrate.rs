@@ -10,6 +10,7 @@ use crate::experiments::calibrate::{Fit, Observation, Range, Verdict, observe, s
 use crate::experiments::series::{PointError, Series};
 use crate::experiments::servers::{Effective, ServerSettings};
 use crate::experiments::simulate::{self, ServerModel, Simulation};
+use crate::figure::Figure;
 use crate::workload::Workload;
 use crate::workload::spec::Vocabulary;
 use clap::{Args, ValueEnum};
@@ -125,7 +126,7 @@ async fn calibrate(options: &Calibrate) -> CommandResult {
     say(verdict.table().text())?;
     if options.json {
         for (name, value, unit) in numbers(&fit, &verdict) {
-            out!("{}", json!({"name": name, "value": value, "unit": unit}));
+            out!("{}", Figure::new(name, value, unit).line(true));
         }
     }
     let all = json!({

@@ -71,7 +71,7 @@ pub(crate) async fn run(options: &Matrix) -> CommandResult {
     match options.json {
         true => {
             for number in outcome.numbers() {
-                out!("{}", serde_json::to_string(&number)?);
+                out!("{}", number.line(true));
             }
         }
         false => print(&outcome, &out.join("report.html"))?,

@@ -11,7 +11,7 @@ mod people;
 mod prompts;
 pub(crate) mod slo;
 pub mod spec;
-mod trace;
+pub mod trace;
 mod words;
 
 use std::collections::BTreeMap;

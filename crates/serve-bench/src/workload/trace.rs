@@ -14,19 +14,19 @@ use super::files::Files;
 use crate::workload::spec::{Replay, Spec, Trace};
 
 /// Prompt tokens that one hash of a Mooncake trace stands for.
-pub(super) const BLOCK_TOKENS: u32 = 512;
+pub const BLOCK_TOKENS: u32 = 512;
 
 /// One request of a trace.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Traced {
+pub struct Traced {
     /// When it comes, counted from the first one.
-    pub(super) due: Span,
+    pub due: Span,
     /// Tokens in its prompt.
-    pub(super) prompt_tokens: u32,
+    pub prompt_tokens: u32,
     /// Tokens in its answer.
-    pub(super) output_tokens: u32,
+    pub output_tokens: u32,
     /// Names of its prompt's blocks, equal where the text is equal; empty where the trace has none.
-    pub(super) blocks: Vec<u64>,
+    pub blocks: Vec<u64>,
 }
 
 /// The trace of a specification that replays one.
@@ -51,6 +51,22 @@ pub(super) fn read(spec: &Spec, files: &mut Files) -> Result<Option<Vec<Traced>>
     }
     schedule(&mut rows, replay, spec.seed);
     Ok(Some(rows))
+}
+
+/// A trace as it was recorded, at the times of its clock: of Mooncake, where lines are JSON objects, else of Azure.
+///
+/// # Errors
+///
+/// [`WorkloadError`] when the file cannot be read, or a line is no request.
+pub fn recorded(path: &Path) -> Result<Vec<Traced>, WorkloadError> {
+    let text = std::fs::read_to_string(path).map_err(|source| WorkloadError::Io {
+        file: path.to_owned(),
+        source,
+    })?;
+    match text.starts_with('{') {
+        true => mooncake(path, &text),
+        false => azure(path, &text),
+    }
 }
 
 /// Spreads requests over their ticks, and turns times of the recording into times of the run.

@@ -3,7 +3,6 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod asked;
-mod commands;
 mod conformance;
 mod damaged;
 mod devices;

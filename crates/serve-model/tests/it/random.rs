@@ -1,7 +1,5 @@
 //! Random weights: a backend like any other, labelled as what they are.
 
-use std::process::Command;
-
 use serve_core::TokenId;
 use serve_core::conformance::{Suite, check};
 use serve_model::config::Shape;
@@ -83,16 +81,4 @@ fn tokens_beyond_the_tokenizer_have_placeholders() {
     let mut pushed: String = tokens.iter().filter_map(|&t| detokenizer.push(t)).collect();
     pushed.extend(detokenizer.finish());
     assert_eq!(pushed, text);
-}
-
-#[test]
-fn a_command_lists_the_known_random_shapes() {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_speed-decode"));
-    let output = command.arg("random:qwen").output().unwrap();
-    assert_eq!(output.status.code(), Some(2));
-    let error = String::from_utf8(output.stderr).unwrap();
-    assert!(
-        error.contains("random weights are made for qwen2.5-0.5b, qwen2.5-1.5b"),
-        "{error}"
-    );
 }

