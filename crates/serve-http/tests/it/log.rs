@@ -142,8 +142,7 @@ async fn a_line_can_be_json() {
     let line = ended
         .stderr
         .lines()
-        .filter(|line| line.contains("\"request\""))
-        .last()
+        .rfind(|line| line.contains("\"request\""))
         .unwrap();
     let line: serde_json::Value = serde_json::from_str(line).unwrap();
     assert_eq!(

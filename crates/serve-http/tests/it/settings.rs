@@ -467,7 +467,10 @@ fn an_error_names_what_was_written() {
         "[[keys]]\nname = \"a\"\n\
          sha256 = \"8f434346648f6b96df89dda901c5176b10a6d83961dd3c1ac88b59b2dc327aa4\"\n",
     );
-    let table: &[(&[&str], &[(&str, &str)], &str)] = &[
+    /// Arguments, variables, and what is said of them.
+    type Case<'a> = (&'a [&'a str], &'a [(&'a str, &'a str)], &'a str);
+
+    let table: &[Case<'_>] = &[
         (
             &[],
             &[("SERVE_MAX_BATCH", "abc")],

@@ -216,8 +216,9 @@ impl ChatTemplate {
         };
         let mut prompt = Bounded(Vec::new());
         let template = self.environment.get_template(name);
+        let template = template.map_err(|error| render_error(&error))?;
         template
-            .and_then(|template| template.render_to_write(context, &mut prompt))
+            .render_captured_to(context, &mut prompt)
             .map_err(|error| render_error(&error))?;
         Ok(String::from_utf8_lossy(&prompt.0).into_owned())
     }

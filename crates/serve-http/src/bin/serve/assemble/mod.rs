@@ -76,13 +76,10 @@ impl Current {
     }
 
     /// Others from now on, under the same secret.
-    pub(crate) fn set(&self, settings: Settings) {
+    pub(crate) fn set(&self, mut settings: Settings) {
         let mut current = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let hash_key = current.hash_key;
-        *current = Settings {
-            hash_key,
-            ..settings
-        };
+        settings.hash_key = current.hash_key;
+        *current = settings;
     }
 
     fn policies(&self) -> Result<Policies, Failure> {
