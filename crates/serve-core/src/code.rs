@@ -256,7 +256,7 @@ mod tests {
     #[test]
     fn a_reason_of_ones_own_is_told_as_it_is_whether_later_or_never() {
         static LONG: Reason = Reason::new("prompt_too_long", Blame::Tenant, "prompt tokens");
-        let (value, max) = (u64::MAX, 100);
+        let (value, max) = (u32::MAX, 100);
         let limit = Limit::Policy {
             reason: &LONG,
             value,
@@ -268,7 +268,7 @@ mod tests {
             Refusal::Later { limit, retry_after },
         ] {
             assert_eq!(refusal.code(), LONG.code());
-            let said = "18446744073709551615 prompt tokens, and at most 100 may be";
+            let said = "4294967295 prompt tokens, and at most 100 may be";
             assert!(refusal.to_string().ends_with(said), "{refusal}");
         }
     }

@@ -162,9 +162,9 @@ pub enum Limit {
         /// Which one it is, in the policy's own words.
         reason: &'static Reason,
         /// What the request would come to.
-        value: u64,
+        value: u32,
         /// The most that may be.
-        max: u64,
+        max: u32,
     },
 }
 

@@ -138,15 +138,19 @@ impl Gate {
                     }
                     if self.spare.take().is_some() {
                         // The descriptor that has just been freed; what waits is closed with it.
-                        if let Ok(Ok(unserved)) = timeout(Duration::ZERO, listener.accept()).await {
-                            drop(unserved);
-                            metrics.connection_dropped();
+                        // Where nobody waits, the system says that there are none left all the same.
+                        match timeout(PAUSE, listener.accept()).await {
+                            Ok(Ok(unserved)) => {
+                                drop(unserved);
+                                metrics.connection_dropped();
+                            }
+                            Ok(Err(_)) => sleep(PAUSE).await,
+                            Err(_) => {}
                         }
-                        self.spare = spare();
                     } else {
                         sleep(PAUSE).await;
-                        self.spare = spare();
                     }
+                    self.spare = spare();
                 }
             }
         }

@@ -416,10 +416,17 @@ async fn every_wrong_completion_is_refused_by_the_name_of_what_is_wrong() {
             "128 in all",
         ),
         (
+            // More than 128 tokens can hold, whatever they are.
             json!({"prompt": "x".repeat(10_000)}),
             "context_length_exceeded",
             "prompt",
-            "10000 tokens",
+            "10000 bytes",
+        ),
+        (
+            json!({"prompt": "x".repeat(600)}),
+            "context_length_exceeded",
+            "prompt",
+            "600 tokens",
         ),
         (
             json!({"max_tokens": 128}),

@@ -283,7 +283,11 @@ async fn connections_fit_below_the_limit_on_open_files() {
     let idle: Vec<_> = (0..100)
         .map(|_| std::net::TcpStream::connect(&address).unwrap())
         .collect();
-    let client = reqwest::Client::new();
+    let client = reqwest::Client::builder();
+    let client = client
+        .timeout(std::time::Duration::from_secs(5))
+        .build()
+        .unwrap();
     let asked = std::time::Instant::now();
     let mut answered = 0;
     while answered == 0 {

@@ -7,7 +7,9 @@ use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
 pub(crate) struct Process {
     child: Child,
     stdout: Option<BufReader<ChildStdout>>,
-    stderr: Option<ChildStderr>,
+    stderr: Option<BufReader<ChildStderr>>,
+    /// What has been read of its stderr.
+    logged: String,
     /// What it printed up to the banner's end.
     pub(crate) banner: String,
 }
@@ -100,11 +102,12 @@ impl Process {
             .spawn()
             .unwrap();
         let stdout = child.stdout.take().map(BufReader::new);
-        let stderr = child.stderr.take();
+        let stderr = child.stderr.take().map(BufReader::new);
         Self {
             child,
             stdout,
             stderr,
+            logged: String::new(),
             banner: String::new(),
         }
     }
@@ -131,6 +134,19 @@ impl Process {
         assert!(kill.unwrap().success());
     }
 
+    /// Waits for a line of its stderr with `text` in it.
+    pub(crate) fn until_logged(&mut self, text: &str) {
+        loop {
+            let mut line = String::new();
+            let read = self.stderr.as_mut().unwrap().read_line(&mut line).unwrap();
+            assert_ne!(read, 0, "it ended before {text:?}: {}", self.logged);
+            self.logged.push_str(&line);
+            if line.contains(text) {
+                return;
+            }
+        }
+    }
+
     /// Takes away the reader of its stderr.
     pub(crate) fn drop_reader(&mut self) {
         self.stderr = None;
@@ -142,7 +158,7 @@ impl Process {
     }
 
     pub(crate) fn wait(&mut self) -> Ended {
-        let mut stderr = String::new();
+        let mut stderr = std::mem::take(&mut self.logged);
         if let Some(mut pipe) = self.stderr.take() {
             pipe.read_to_string(&mut stderr).unwrap();
         }

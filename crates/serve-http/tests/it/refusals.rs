@@ -505,7 +505,7 @@ impl Admit for ShortPrompts {
     }
 
     fn admit(&mut self, request: &Request, _load: &Load<'_>) -> Result<(), Refusal> {
-        let (value, max) = (u64::from(request.prompt_tokens()), 4);
+        let (value, max) = (request.prompt_tokens(), 4);
         let limit = Limit::Policy {
             reason: self.0,
             value,

@@ -341,6 +341,9 @@ mod tests {
         (0..400).for_each(|_| pace.stepped(&decodes(4, 20)));
         let step = pace.step_time().unwrap().as_millis_f64();
         assert!((step - 20.0).abs() < 0.1, "{step}");
+        // Four tokens in 20 ms.
+        let decode = pace.decode_rate().unwrap();
+        assert!((decode - 200.0).abs() < 1.0, "{decode}");
     }
 
     /// Steps of 10 ms and 10 us for each prompt token.

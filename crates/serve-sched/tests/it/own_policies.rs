@@ -26,7 +26,7 @@ impl Admit for House {
     }
 
     fn admit(&mut self, request: &Request, _load: &Load<'_>) -> Result<(), Refusal> {
-        let value = u64::from(request.prompt_tokens());
+        let value = request.prompt_tokens();
         match value {
             5 => Err(Refusal::Later {
                 limit: shelf(value),
@@ -38,7 +38,7 @@ impl Admit for House {
     }
 }
 
-fn long(value: u64) -> Limit {
+fn long(value: u32) -> Limit {
     Limit::Policy {
         reason: &LONG_PROMPT,
         value,
@@ -46,7 +46,7 @@ fn long(value: u64) -> Limit {
     }
 }
 
-fn shelf(value: u64) -> Limit {
+fn shelf(value: u32) -> Limit {
     Limit::Policy {
         reason: &BUSY_SHELF,
         value,

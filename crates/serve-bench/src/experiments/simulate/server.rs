@@ -35,8 +35,9 @@ pub enum ModelError {
 
 /// What `serve` has for its edge, its files and its devices. In virtual time none of it makes a
 /// difference, so it is taken whatever it says.
-const WITHOUT_EFFECT: [&str; 26] = [
+const WITHOUT_EFFECT: [&str; 30] = [
     "allow_anonymous",
+    "allowed_hosts",
     "backend",
     "bodies_bytes_max",
     "body_bytes_max",
@@ -44,16 +45,19 @@ const WITHOUT_EFFECT: [&str; 26] = [
     "capacity_status",
     "config",
     "connections_max",
+    "cors_origins",
     "device",
     "drain_timeout",
     "graphs",
     "header_timeout",
+    "health_address",
     "host",
     "idempotency_bytes_max",
     "idempotency_ttl",
     "keep_alive_timeout",
     "keys",
     "log",
+    "log_format",
     "model",
     "port",
     "precision",

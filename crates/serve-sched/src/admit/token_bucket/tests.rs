@@ -393,3 +393,18 @@ fn a_tenant_with_a_rate_of_its_own_has_it_beside_others_without() {
     let settings = settings.with(&TENANT_REQUESTS_PER_S, 0.2);
     assert_eq!([1, 2, 3].map(|id| taken(&settings, id)), [1, 50, 2]);
 }
+
+/// What is full is looked for once for each doubling, so that a tenant costs O(1) on average.
+#[test]
+fn accounts_that_stay_are_not_looked_through_at_each_request() {
+    let mut bucket = TokenBucket::per_tenant(quota(1, Span::from_secs(3_600), 2), Cost::Request);
+    for tenant in 0..1_000 {
+        ask(&mut bucket, &request(tenant, 1), Time::ZERO).unwrap();
+        let (accounts, next) = (bucket.accounts.len(), bucket.forget_at);
+        assert!(
+            next >= accounts && next <= 2 * accounts.max(FORGET_AT_LEAST),
+            "{accounts}: {next}"
+        );
+    }
+    assert!(bucket.forget_at > 1_000);
+}

@@ -141,10 +141,10 @@ impl NetworkSettings {
         (!fits).then_some(asked)
     }
 
-    /// Connections that are told that there are too many: a quarter of a small limit on open files.
+    /// Connections that are told that there are too many: an eighth of a small limit on open files.
     fn surplus_max(&self) -> u32 {
         let usual = ConnectionSettings::default().surplus_max;
-        self.files.map_or(usual, |files| usual.min(files / 4))
+        self.files.map_or(usual, |files| usual.min(files / 8))
     }
 
     /// The names by which the server may be called, where it listens on a loopback address alone and
