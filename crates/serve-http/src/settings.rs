@@ -11,7 +11,7 @@ use serve_sched::settings::CLASSES;
 
 use crate::auth::Keys;
 use crate::cors::Origin;
-use crate::strict::AllowedHosts;
+use crate::hosts::AllowedHosts;
 
 /// What the edge itself can be told.
 #[derive(Clone, Debug)]

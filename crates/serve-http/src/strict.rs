@@ -5,7 +5,6 @@
 //! 8.4), no expectation but `100-continue` (section 10.1.1). And a page whose name has been rebound to this
 //! machine's loopback address is known by the `Host` that it sends.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
@@ -14,52 +13,9 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use crate::error::Problem;
+use crate::hosts::AllowedHosts;
 use crate::linger::Lingering;
 use crate::service::Service;
-
-/// The names by which this server may be called.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum AllowedHosts {
-    /// Any.
-    #[default]
-    Any,
-    /// Names of this machine's loopback addresses, and those in the list, without ports.
-    Local(Vec<String>),
-    /// Those in the list, without ports.
-    Only(Vec<String>),
-}
-
-impl AllowedHosts {
-    /// Whether `host`, as a `Host` header has it, is one of them.
-    fn allow(&self, host: &str) -> bool {
-        let name = without_port(host);
-        let is_listed = |list: &[String]| list.iter().any(|one| one.eq_ignore_ascii_case(name));
-        match self {
-            Self::Any => true,
-            Self::Local(list) => is_local(name) || is_listed(list),
-            Self::Only(list) => is_listed(list),
-        }
-    }
-}
-
-/// `[::1]:80` and `example.org:80` without the port.
-fn without_port(host: &str) -> &str {
-    match host.rsplit_once(':') {
-        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
-        _ => host,
-    }
-}
-
-fn is_local(name: &str) -> bool {
-    let address = name
-        .strip_prefix('[')
-        .and_then(|name| name.strip_suffix(']'));
-    let address = address.unwrap_or(name).parse::<IpAddr>();
-    let name = name.to_ascii_lowercase();
-    name == "localhost"
-        || name.ends_with(".localhost")
-        || address.is_ok_and(|address| address.is_loopback())
-}
 
 /// Answers what is no proper request, and reads the rest of a body that its handler has not.
 pub(crate) async fn strict(

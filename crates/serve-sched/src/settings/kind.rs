@@ -286,7 +286,7 @@ mod tests {
             (
                 Kind::Seconds,
                 &["0", "0.25", "86400"],
-                &["-1", "nan", "inf", "86401", "", "1s"],
+                &["-1", "nan", "inf", "86401", "", "1x", "s", "2d", "inf s"],
             ),
             (
                 Kind::Rate,
@@ -341,6 +341,21 @@ mod tests {
             for text in *refused {
                 assert_eq!(kind.parse(text), Err(kind.accepted()), "{kind:?} {text:?}");
             }
+        }
+    }
+
+    #[test]
+    fn a_time_can_have_a_unit() {
+        for (text, seconds) in [
+            ("250ms", "0.25"),
+            ("1s", "1"),
+            ("5m", "300"),
+            ("1h", "3600"),
+            ("1d", "86400"),
+            ("0.5 h", "1800"),
+        ] {
+            let value = Kind::Seconds.parse(text).unwrap();
+            assert_eq!(value.to_string(), seconds, "{text}");
         }
     }
 

@@ -136,8 +136,8 @@ fn a_value_that_is_not_accepted_is_refused_by_name() {
         let message = refused(&[&format!("{}={wrong}", row.name)]);
         assert!(message.contains(&row.flag()), "{message}");
     }
-    let range =
-        "invalid value '86401' for '--age-after <SECONDS>': a number of seconds from 0 to 86400";
+    let range = "invalid value '86401' for '--age-after <SECONDS>': a number of seconds from 0 to 86400, or \
+                 with a unit, such as 250ms, 30s, 5m or 1h";
     assert_eq!(refused(&["order=aging-tiers", "age_after=86401"]), range);
     let zero = refused(&["max_batch=0"]);
     assert!(zero.ends_with("a whole number from 1 up"), "{zero}");

@@ -43,8 +43,8 @@ pub(crate) struct NetworkSettings {
     )]
     pub(crate) allowed_hosts: Vec<String>,
 
-    /// Origins of web pages that may use the API, such as https://chat.example.org, separated by
-    /// commas; * is any [default: none]
+    /// Origins of web pages that may use the API, such as `https://chat.example.org`, separated
+    /// by commas; * is any [default: none]
     #[arg(
         long,
         env = "SERVE_CORS_ORIGINS",
