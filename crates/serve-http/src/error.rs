@@ -109,7 +109,7 @@ pub enum Problem {
     },
     /// The text is longer than any text that fits.
     #[error(
-        "{param}: the text has {bytes} bytes, and the {tokens} tokens that one request can hold are {max} \
+        "{param}: the text has {bytes} bytes, and the {tokens} tokens that one request can hold in all are {max} \
          bytes at most"
     )]
     TextLength {
