@@ -97,7 +97,7 @@ impl Console {
 
     /// The writer of log lines.
     pub(crate) fn log(&self) -> Cut {
-        Cut(self.stderr.clone())
+        Cut(self.clone())
     }
 
     /// Whether a person reads stderr.
@@ -164,17 +164,28 @@ impl Write for Tolerant {
     }
 }
 
-/// A writer of lines that cuts long ones.
-pub(crate) struct Cut(NonBlocking);
+/// A writer of lines that cuts long ones, or loses them where half a line is none.
+pub(crate) struct Cut(Console);
 
 impl Write for Cut {
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        let Console {
+            stderr,
+            refused,
+            json,
+            ..
+        } = &mut self.0;
         if text.len() <= LINE_BYTES_MAX {
-            return self.0.write(text);
+            return stderr.write(text);
+        }
+        if json.load(Ordering::Relaxed) {
+            // Half an object is none.
+            refused.fetch_add(1, Ordering::Relaxed);
+            return Ok(text.len());
         }
         let mut line = text[..LINE_BYTES_MAX].to_vec();
         line.extend_from_slice(b"...\n");
-        self.0.write_all(&line)?;
+        stderr.write_all(&line)?;
         Ok(text.len())
     }
 
@@ -200,16 +211,35 @@ mod tests {
         assert_eq!(refused.load(Ordering::Relaxed), 3);
     }
 
-    #[test]
-    fn a_line_without_an_end_is_cut() {
-        let path = std::env::temp_dir().join(format!("serve-console-{}", std::process::id()));
+    /// A line of a megabyte, as it is written, and how many lines were lost.
+    fn long_line(json: bool) -> (Vec<u8>, u64) {
+        let name = format!("serve-console-{}-{json}", std::process::id());
+        let path = std::env::temp_dir().join(name);
         let file = File::create(&path).unwrap();
-        let (writer, guard) = writer("test", file, &Arc::default());
-        Cut(writer).write_all(&vec![b'x'; 1 << 20]).unwrap();
+        let refused = Arc::default();
+        let (stderr, guard) = writer("test", file, &refused);
+        let console = Console {
+            stdout: stderr.clone(),
+            stderr,
+            refused: Arc::clone(&refused),
+            json: Arc::new(json.into()),
+        };
+        console.log().write_all(&vec![b'x'; 1 << 20]).unwrap();
         drop(guard);
         let written = std::fs::read(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
-        assert_eq!(written.len(), LINE_BYTES_MAX + 4);
+        (written, refused.load(Ordering::Relaxed))
+    }
+
+    #[test]
+    fn a_line_without_an_end_is_cut() {
+        let (written, lost) = long_line(false);
+        assert_eq!((written.len(), lost), (LINE_BYTES_MAX + 4, 0));
         assert!(written.ends_with(b"x...\n"));
+    }
+
+    #[test]
+    fn half_an_object_is_not_written() {
+        assert_eq!(long_line(true), (Vec::new(), 1));
     }
 }
