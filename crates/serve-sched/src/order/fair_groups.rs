@@ -15,7 +15,7 @@ use std::sync::Arc;
 use serve_core::{Request, Time};
 
 use super::compose::{Factory, Instances};
-use super::fair_tenants::{INPUT_WEIGHT, OUTPUT_WEIGHT, WEIGHTS};
+use super::fair_tenants::{INPUT_WEIGHT, OUTPUT_WEIGHT, WEIGHTS, reweigh};
 use super::share::{Ledger, Members, Weights, ahead};
 use super::{Fifo, InFlight, Lanes, Order, Place, Served, Waiting};
 use crate::demand::Demand;
@@ -175,12 +175,7 @@ impl Order for FairGroups {
     }
 
     fn change(&mut self, change: &Change, in_flight: &InFlight<'_>, now: Time) {
-        if let Some(input) = change.value(&INPUT_WEIGHT) {
-            self.weights.input = input;
-        }
-        if let Some(output) = change.value(&OUTPUT_WEIGHT) {
-            self.weights.output = output;
-        }
+        reweigh(&mut self.weights, change);
         if change.concerns_tenants() {
             self.change_members(change, in_flight, now);
         }

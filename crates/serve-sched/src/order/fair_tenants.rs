@@ -56,6 +56,12 @@ pub(super) const POLICY: Named<dyn Order> = Named {
 /// The settings of every fair order.
 pub(super) const WEIGHTS: &[&Row] = &[&INPUT_WEIGHT.row, &OUTPUT_WEIGHT.row];
 
+/// Takes over the weights that are to be others.
+pub(super) fn reweigh(weights: &mut Weights, change: &Change) {
+    weights.input = change.value(&INPUT_WEIGHT).unwrap_or(weights.input);
+    weights.output = change.value(&OUTPUT_WEIGHT).unwrap_or(weights.output);
+}
+
 pub(super) const INPUT_WEIGHT: Setting<u32> =
     Setting::count("input_weight", "What a prompt token costs a tenant", 1);
 
@@ -283,12 +289,7 @@ impl Order for FairTenants {
     }
 
     fn change(&mut self, change: &Change, in_flight: &InFlight<'_>, now: Time) {
-        if let Some(input) = change.value(&INPUT_WEIGHT) {
-            self.weights.input = input;
-        }
-        if let Some(output) = change.value(&OUTPUT_WEIGHT) {
-            self.weights.output = output;
-        }
+        reweigh(&mut self.weights, change);
         if change.concerns_tenants() {
             self.change_members(change, in_flight, now);
         }
