@@ -525,6 +525,14 @@ fn an_error_names_what_was_written() {
     }
 }
 
+#[test]
+fn help_is_given_whatever_the_environment_says() {
+    for args in [&["--help"][..], &["--version"], &["hash-key", "--generate"]] {
+        let ended = Process::spawn(args, &[("SERVE_MAXBATCH", "3")]).wait();
+        assert_eq!(ended.status.code(), Some(0), "{args:?}: {}", ended.stderr);
+    }
+}
+
 /// Kubernetes tells every pod where a service called `serve` is.
 #[test]
 fn a_service_of_kubernetes_is_no_setting() {

@@ -34,12 +34,15 @@ pub(crate) fn read(
     read_file: impl Fn(&Path) -> io::Result<String>,
 ) -> Result<Cli, Failure> {
     let variables = Variables::of_process();
-    variables.check()?;
     let command = variables.command();
     let given = command
         .clone()
         .try_get_matches_from(&arguments)
         .map_err(|error| variables.named(error, &arguments))?;
+    // Help, the version and hashes of keys are given whatever the environment says.
+    if given.subcommand().is_none() {
+        variables.check()?;
+    }
     let (mut cli, text) = match given.get_one::<PathBuf>("config") {
         None => (Cli::from_arg_matches(&given)?, None),
         Some(path) => {

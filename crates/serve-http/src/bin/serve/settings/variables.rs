@@ -1,6 +1,6 @@
 //! The environment: which of its variables are settings, and what is said of those that are none.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 
 use clap::error::{ContextKind, ContextValue};
@@ -18,19 +18,17 @@ pub(crate) fn variable(name: &str) -> String {
     format!("{PREFIX}{}", name.to_uppercase())
 }
 
-/// The names of the variables that begin like ours, and whether the port is one of Kubernetes'.
-pub(super) struct Variables {
-    names: BTreeSet<String>,
-    port: Option<String>,
-}
+/// The variables that begin like ours.
+pub(super) struct Variables(BTreeMap<String, String>);
 
 impl Variables {
     pub(super) fn of_process() -> Self {
-        let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-        Self {
-            names: names.filter(|name| name.starts_with(PREFIX)).collect(),
-            port: std::env::var("SERVE_PORT").ok(),
-        }
+        let all = std::env::vars_os().filter_map(|(name, value)| {
+            let name = name.into_string().ok()?;
+            let value = value.to_string_lossy().into_owned();
+            name.starts_with(PREFIX).then_some((name, value))
+        });
+        Self(all.collect())
     }
 
     /// The command line without the variable of the port, if that is one of Kubernetes': it tells every
@@ -55,7 +53,7 @@ impl Variables {
         let known: BTreeSet<&str> = variables.filter_map(|name| name.to_str()).collect();
         let is_unknown =
             |name: &&String| !known.contains(name.as_str()) && !self.is_of_kubernetes(name);
-        let Some(name) = self.names.iter().find(is_unknown) else {
+        let Some(name) = self.0.keys().find(is_unknown) else {
             return Ok(());
         };
         let near = nearest(name, known).map_or_else(
@@ -70,26 +68,19 @@ impl Variables {
 
     /// Whether Kubernetes has set this variable for a service called `serve` or `serve-..`.
     fn is_of_kubernetes(&self, name: &str) -> bool {
-        let is_address = |value: &str| {
-            ["tcp://", "udp://", "sctp://"]
-                .iter()
-                .any(|is| value.starts_with(is))
-        };
-        match name {
-            "SERVE_PORT" => self.port.as_deref().is_some_and(is_address),
-            name => {
-                name.ends_with("_SERVICE_HOST")
-                    || name.contains("_SERVICE_PORT")
-                    || name.ends_with("_PORT") && name != "SERVE_PORT"
-                    || ["_TCP", "_UDP", "_SCTP"].iter().any(|protocol| {
-                        let (_, rest) = name.split_once("_PORT_").unwrap_or_default();
-                        let end = rest.find(protocol);
-                        end.is_some_and(|end| {
-                            rest[..end].bytes().all(|digit| digit.is_ascii_digit())
-                        })
-                    })
-            }
-        }
+        let value = self.0.get(name).map_or("", String::as_str);
+        let is_address = ["tcp://", "udp://", "sctp://"]
+            .iter()
+            .any(|is| value.starts_with(is));
+        let is_of_port = ["_TCP", "_UDP", "_SCTP"].iter().any(|protocol| {
+            let (_, rest) = name.split_once("_PORT_").unwrap_or_default();
+            let end = rest.find(protocol);
+            end.is_some_and(|end| rest[..end].bytes().all(|digit| digit.is_ascii_digit()))
+        });
+        name.ends_with("_SERVICE_HOST")
+            || name.contains("_SERVICE_PORT")
+            || name.ends_with("_PORT") && is_address
+            || is_of_port
     }
 
     /// A wrong value of a variable by the variable's name, which clap calls by its flag.
@@ -103,7 +94,7 @@ impl Variables {
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
         };
         let variable = variable(&flag.trim_start_matches("--").replace('-', "_"));
-        match self.names.contains(&variable) && !arguments.iter().any(is_flag) {
+        match self.0.contains_key(&variable) && !arguments.iter().any(is_flag) {
             true => Failure::Usage {
                 setting: variable,
                 cause,
@@ -137,21 +128,17 @@ pub(super) fn wrong_value(error: &clap::Error) -> Option<(String, String)> {
 mod tests {
     use super::*;
 
-    fn checked(names: &[&str], port: Option<&str>) -> Result<(), String> {
-        let variables = Variables {
-            names: names.iter().map(|&name| name.to_owned()).collect(),
-            port: port.map(ToOwned::to_owned),
-        };
+    fn checked(variables: &[(&str, &str)]) -> Result<(), String> {
+        let owned = |&(name, value): &(&str, &str)| (name.to_owned(), value.to_owned());
+        let variables = Variables(variables.iter().map(owned).collect());
         variables.check().map_err(|failure| failure.to_string())
     }
 
     #[test]
     fn a_variable_that_means_nothing_is_told_with_the_nearest() {
-        assert_eq!(
-            checked(&["SERVE_MAX_BATCH", "SERVE_PORT"], Some("80")),
-            Ok(())
-        );
-        let message = checked(&["SERVE_MAXBATCH"], None).unwrap_err();
+        let right = [("SERVE_MAX_BATCH", "8"), ("SERVE_PORT", "80")];
+        assert_eq!(checked(&right), Ok(()));
+        let message = checked(&[("SERVE_MAXBATCH", "8")]).unwrap_err();
         assert_eq!(
             message,
             "SERVE_MAXBATCH: no setting has this variable; did you mean SERVE_MAX_BATCH?"
@@ -160,20 +147,23 @@ mod tests {
 
     #[test]
     fn what_kubernetes_sets_for_a_service_is_left_alone() {
-        let names = [
-            "SERVE_PORT",
-            "SERVE_SERVICE_HOST",
-            "SERVE_SERVICE_PORT",
-            "SERVE_SERVICE_PORT_HTTP",
-            "SERVE_PORT_8000_TCP",
-            "SERVE_PORT_8000_TCP_ADDR",
-            "SERVE_PORT_8000_TCP_PORT",
-            "SERVE_PORT_8000_TCP_PROTO",
-            "SERVE_METRICS_SERVICE_HOST",
-            "SERVE_METRICS_PORT",
-            "SERVE_METRICS_PORT_9000_TCP_ADDR",
+        const ADDRESS: &str = "tcp://10.96.0.12:8000";
+        let variables = [
+            ("SERVE_PORT", ADDRESS),
+            ("SERVE_SERVICE_HOST", "10.96.0.12"),
+            ("SERVE_SERVICE_PORT", "8000"),
+            ("SERVE_SERVICE_PORT_HTTP", "8000"),
+            ("SERVE_PORT_8000_TCP", ADDRESS),
+            ("SERVE_PORT_8000_TCP_ADDR", "10.96.0.12"),
+            ("SERVE_PORT_8000_TCP_PORT", "8000"),
+            ("SERVE_PORT_8000_TCP_PROTO", "tcp"),
+            ("SERVE_METRICS_SERVICE_HOST", "10.96.0.12"),
+            ("SERVE_METRICS_PORT", ADDRESS),
+            ("SERVE_METRICS_PORT_9000_TCP_ADDR", "10.96.0.12"),
         ];
-        assert_eq!(checked(&names, Some("tcp://10.96.0.12:8000")), Ok(()));
-        assert!(checked(&["SERVE_PORT_NUMBER"], None).is_err());
+        assert_eq!(checked(&variables), Ok(()));
+        for name in ["SERVE_PORT_NUMBER", "SERVE_HEALTH_PORT"] {
+            assert!(checked(&[(name, "8001")]).is_err(), "{name}");
+        }
     }
 }
