@@ -98,7 +98,7 @@ const STEPS_MAX: u64 = 800_000;
 
 /// Stack for one rendering. A value that is nested as deep as the steps allow, some hundred thousand levels,
 /// is dropped level by level.
-const STACK_BYTES: usize = 128 << 20;
+const STACK_BYTES: usize = 32 << 20;
 
 /// Bytes of a rendered prompt at most.
 const PROMPT_BYTES_MAX: usize = 16 << 20;
@@ -380,7 +380,7 @@ mod tests {
     /// A template is a program of somebody else's. On a small stack, as a server's threads have.
     #[test]
     fn a_template_without_an_end_or_a_bottom_is_ended() {
-        let nest = "{% set ns = namespace(x=[]) %}{% for i in range(50000) %}{% set ns.x = [ns.x] %}{% endfor %}";
+        let nest = "{% set ns = namespace(x=[]) %}{% for i in range(80000) %}{% set ns.x = [ns.x] %}{% endfor %}";
         let table = [
             ("{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}{% endfor %}{% endfor %}{% endfor %}".to_owned(), "more than 800000 steps"),
             ("{% macro m(n) %}{{ m(n) }}{% endmacro %}{{ m(1) }}".to_owned(), "recursion"),
