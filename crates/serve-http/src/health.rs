@@ -6,6 +6,7 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::thread;
 
+use crate::listener::run_narrow;
 use crate::router::health_paths;
 use crate::service::Service;
 
@@ -23,8 +24,10 @@ pub fn serve_health(service: Arc<Service>, listener: TcpListener) -> io::Result<
     let serve = move || {
         runtime.block_on(async move {
             match tokio::net::TcpListener::from_std(listener) {
-                // It goes on after errors of single connections.
-                Ok(listener) => drop(axum::serve(listener, health_paths(service)).await),
+                Ok(listener) => {
+                    let paths = health_paths(Arc::clone(&service));
+                    run_narrow(service, listener, paths).await;
+                }
                 Err(error) => tracing::error!(%error, "health checks have no address of their own"),
             }
         });

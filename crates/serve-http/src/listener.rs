@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use axum::middleware;
 use hyper_util::server::graceful::GracefulShutdown;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream};
@@ -18,10 +17,9 @@ use crate::connection;
 use crate::hangup::Socket;
 use crate::lifecycle::State;
 use crate::metrics::Metrics;
-use crate::router::{crowded, router};
+use crate::router::{crowded, served};
 use crate::service::Service;
 use crate::settings::ConnectionSettings;
-use crate::strict::strict;
 
 /// A host that has vanished without a word is noticed after 90 s.
 const KEEP_ALIVE_AFTER: Duration = Duration::from_secs(60);
@@ -69,23 +67,7 @@ pub async fn run(
             service.metrics().connection_dropped();
             continue;
         };
-        if let Err(error) = prepare(&socket) {
-            warn!(%error, "a connection's options could not be set");
-        }
-        let socket = Socket::new(socket);
-        let hung_up = socket.clone().hung_up();
-        let served = connection::serve(
-            socket,
-            hung_up,
-            door.app,
-            door.settings,
-            connections.watcher(),
-        );
-        let counted = service.metrics().connected();
-        tokio::spawn(async move {
-            served.await;
-            drop((door.place, counted));
-        });
+        begin(socket, door, &service, &connections);
     }
     drop(listener);
     if tokio::time::timeout(FLUSH_TIMEOUT, connections.shutdown())
@@ -97,6 +79,41 @@ pub async fn run(
     service.lifecycle().advance(State::Stopped);
     info!("stopped");
     Ok(())
+}
+
+/// Serves a few connections of `app` at once, each with little time, for as long as the process lives.
+pub(crate) async fn run_narrow(service: Arc<Service>, listener: TcpListener, app: Router) {
+    let door = Door::narrow(app, service.settings().connections);
+    let connections = GracefulShutdown::new();
+    let mut gate = Gate::new();
+    loop {
+        let socket = gate.accept(&listener, service.metrics()).await;
+        match door.open() {
+            Some(door) => begin(socket, door, &service, &connections),
+            None => service.metrics().connection_dropped(),
+        }
+    }
+}
+
+/// Serves a connection that has come in, in a task of its own.
+fn begin(
+    socket: TcpStream,
+    door: Door<OwnedSemaphorePermit>,
+    service: &Service,
+    connections: &GracefulShutdown,
+) {
+    if let Err(error) = prepare(&socket) {
+        warn!(%error, "a connection's options could not be set");
+    }
+    let socket = Socket::new(socket);
+    let hung_up = socket.clone().hung_up();
+    let (app, settings) = (door.app, door.settings);
+    let served = connection::serve(socket, hung_up, app, settings, connections.watcher());
+    let counted = service.metrics().connected();
+    tokio::spawn(async move {
+        served.await;
+        drop((door.place, counted));
+    });
 }
 
 fn prepare(socket: &TcpStream) -> io::Result<()> {
@@ -191,39 +208,46 @@ impl Doors {
             0 => Semaphore::MAX_PERMITS,
             max => max as usize,
         };
-        let strictly =
-            |app: Router| app.layer(middleware::from_fn_with_state(Arc::clone(service), strict));
-        let at_most = |limit: Option<Duration>| {
-            Some(limit.map_or(SURPLUS_TIMEOUT, |limit| limit.min(SURPLUS_TIMEOUT)))
-        };
         Self {
             wide: Door {
-                app: strictly(router(Arc::clone(service))),
+                app: served(Arc::clone(service)),
                 settings,
                 place: Arc::new(Semaphore::new(max)),
             },
-            narrow: Door {
-                app: strictly(crowded(Arc::clone(service))),
-                settings: ConnectionSettings {
-                    header_timeout: at_most(settings.header_timeout),
-                    keep_alive_timeout: at_most(settings.keep_alive_timeout),
-                    write_timeout: at_most(settings.write_timeout),
-                    ..settings
-                },
-                place: Arc::new(Semaphore::new(settings.surplus_max as usize)),
-            },
+            narrow: Door::narrow(crowded(Arc::clone(service)), settings),
         }
     }
 
     /// The way in of one more connection.
     fn open(&self) -> Option<Door<OwnedSemaphorePermit>> {
-        [&self.wide, &self.narrow].into_iter().find_map(|door| {
-            let place = Arc::clone(&door.place).try_acquire_owned().ok()?;
-            Some(Door {
-                app: door.app.clone(),
-                settings: door.settings,
-                place,
-            })
+        [&self.wide, &self.narrow].into_iter().find_map(Door::open)
+    }
+}
+
+impl Door<Arc<Semaphore>> {
+    /// A way in for few connections, each of which has little time.
+    fn narrow(app: Router, settings: ConnectionSettings) -> Self {
+        let at_most = |limit: Option<Duration>| {
+            Some(limit.map_or(SURPLUS_TIMEOUT, |limit| limit.min(SURPLUS_TIMEOUT)))
+        };
+        Self {
+            app,
+            settings: ConnectionSettings {
+                header_timeout: at_most(settings.header_timeout),
+                keep_alive_timeout: at_most(settings.keep_alive_timeout),
+                write_timeout: at_most(settings.write_timeout),
+                ..settings
+            },
+            place: Arc::new(Semaphore::new(settings.surplus_max as usize)),
+        }
+    }
+
+    fn open(&self) -> Option<Door<OwnedSemaphorePermit>> {
+        let place = Arc::clone(&self.place).try_acquire_owned().ok()?;
+        Some(Door {
+            app: self.app.clone(),
+            settings: self.settings,
+            place,
         })
     }
 }

@@ -29,6 +29,7 @@ use crate::served_model::ServedModel;
 use crate::service::{STALLED, Service};
 use crate::settings::{CapacityStatus, EdgeSettings};
 use crate::stream;
+use crate::strict::strict;
 use crate::terms::{Caller, Terms};
 
 /// All paths over one server state.
@@ -36,10 +37,22 @@ pub fn router(service: Arc<Service>) -> Router {
     over(service, paths())
 }
 
+/// The same behind a socket, where a request must be one that HTTP allows.
+pub(crate) fn served(service: Arc<Service>) -> Router {
+    let paths = strictly(&service, paths());
+    over(service, paths)
+}
+
 /// The same for connections beyond those that may be: only health checks and metrics are answered.
 pub(crate) fn crowded(service: Arc<Service>) -> Router {
     let refuse = middleware::from_fn_with_state(Arc::clone(&service), refuse_surplus);
-    over(service, paths().layer(refuse))
+    let paths = strictly(&service, paths().layer(refuse));
+    over(service, paths)
+}
+
+fn strictly(service: &Arc<Service>, paths: Router<Arc<Service>>) -> Router<Arc<Service>> {
+    let strict = middleware::from_fn_with_state(Arc::clone(service), strict);
+    paths.layer(strict)
 }
 
 /// Health checks and metrics alone.

@@ -1,5 +1,6 @@
 //! The real binary with a real client: the banner, a disconnect, signals, exit codes.
 
+use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::process::Command;
 
@@ -227,21 +228,41 @@ async fn without_keys_a_loopback_address_goes_by_local_names_alone() {
 
 #[tokio::test]
 async fn health_can_have_an_address_of_its_own() {
-    let free = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap();
-    let process = Process::start(&[FAST, &["--health-address", &free.to_string()]].concat());
+    let process = Process::start(&[FAST, &["--health-address", "127.0.0.1:0"]].concat());
+    let address = process.health_address();
     for (path, status) in [
         ("/health", 200),
         ("/health/live", 200),
         ("/metrics", 200),
         ("/v1/models", 404),
     ] {
-        let answer = reqwest::get(format!("http://{free}{path}")).await.unwrap();
+        let answer = reqwest::get(format!("http://{address}{path}"))
+            .await
+            .unwrap();
         assert_eq!(answer.status(), status, "{path}");
     }
     drop(process);
+}
+
+/// A client that holds connections to it holds them for a short while, and none of the others.
+#[tokio::test]
+async fn the_address_for_health_cannot_be_filled_up() {
+    let process = Process::start(&[FAST, &["--health-address", "127.0.0.1:0"]].concat());
+    let health = process.health_address();
+    let connect = |_| std::net::TcpStream::connect(health).unwrap();
+    let idle: Vec<_> = (0..200).map(connect).collect();
+    let main = reqwest::get(process.url("/health")).await.unwrap();
+    assert_eq!(main.status(), 200);
+    let answer = || -> std::io::Result<String> {
+        let mut socket = std::net::TcpStream::connect(health)?;
+        socket
+            .write_all(b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")?;
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer)?;
+        Ok(answer)
+    };
+    while !matches!(answer(), Ok(answer) if answer.starts_with("HTTP/1.1 200")) {}
+    drop(idle);
 }
 
 #[tokio::test]

@@ -378,6 +378,7 @@ async fn what_is_no_proper_request_is_answered_by_the_error_object() {
             answer.starts_with(&format!("HTTP/1.1 {status}")),
             "{head}: {answer}"
         );
+        assert!(answer.contains("\r\nx-request-id: "), "{head}: {answer}");
         let (_, body) = answer.split_once("\r\n\r\n").unwrap();
         let body: serde_json::Value = serde_json::from_str(body).unwrap();
         assert_eq!(body["error"]["code"], code, "{head}");

@@ -1,6 +1,7 @@
 //! The real binary as a child process.
 
 use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
 use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
 
 /// A running `serve`, killed when dropped.
@@ -122,6 +123,14 @@ impl Process {
         let line = self.banner.lines().find(|line| line.contains("address"));
         let address = line.unwrap().split_whitespace().last();
         address.unwrap().to_owned()
+    }
+
+    /// Where health checks have an address of their own.
+    pub(crate) fn health_address(&self) -> SocketAddr {
+        let line = self.banner.lines().find(|line| line.contains("/health"));
+        let url = line.unwrap().split_whitespace().last().unwrap();
+        let address = url.trim_start_matches("http://");
+        address.trim_end_matches("/health").parse().unwrap()
     }
 
     pub(crate) fn url(&self, path: &str) -> String {

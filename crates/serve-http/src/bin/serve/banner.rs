@@ -13,6 +13,7 @@ pub(crate) fn banner(
     name: &str,
     description: &Description,
     address: SocketAddr,
+    health: Option<SocketAddr>,
 ) -> String {
     let limits = description.limits;
     let limits = format!(
@@ -25,6 +26,9 @@ pub(crate) fn banner(
     lines.extend(cli.scheduler.lines());
     lines.push(("access", access(cli)));
     lines.push(("address", format!("http://{address}")));
+    if let Some(health) = health {
+        lines.push(("health", format!("http://{health}/health")));
+    }
     let lines = lines
         .iter()
         .map(|(key, value)| format!("  {key:<10}{value}\n"));

@@ -116,14 +116,10 @@ async fn serve(cli: Cli, log: Log, console: Console) -> Result<(), Failure> {
     let current = Current::new(tenants.settings(&cli));
     let keys = tenants.keys.clone();
     let service = Service::new(edge(&cli, keys, &console, address)?);
-    if let Some(address) = cli.network.health_address {
-        let listener = std::net::TcpListener::bind(address).map_err(|cause| Failure::Listen {
-            host: address.ip().to_string(),
-            port: address.port(),
-            cause,
-        })?;
-        serve_health(Arc::clone(&service), listener).map_err(Failure::Runtime)?;
-    }
+    let health = match cli.network.health_address {
+        Some(address) => Some(listen_for_health(&service, address)?),
+        None => None,
+    };
 
     let stop = async move {
         // The thread that sends does so before it ends.
@@ -148,7 +144,10 @@ async fn serve(cli: Cli, log: Log, console: Console) -> Result<(), Failure> {
         log,
         console: console.clone(),
     };
-    tokio::spawn(reloading.run(reload));
+    thread::Builder::new()
+        .name("reload".to_owned())
+        .spawn(move || reloading.run(&reload))
+        .map_err(Failure::Runtime)?;
 
     let loading = load(cli.clone(), current, console.clone());
     tokio::select! {
@@ -158,7 +157,9 @@ async fn serve(cli: Cli, log: Log, console: Console) -> Result<(), Failure> {
             let Assembled { loaded, description } = loaded?;
             let name = loaded.name.clone();
             match service.launch(loaded).await {
-                Ok(()) => console.print(&banner::banner(&cli, &name, &description, address)),
+                Ok(()) => {
+                    console.print(&banner::banner(&cli, &name, &description, address, health));
+                }
                 Err(serve_http::LaunchError::TooLate(_)) => {}
                 Err(error) => return Err(Failure::Launch(error)),
             }
@@ -227,6 +228,18 @@ async fn listen(cli: &Cli) -> Result<TcpListener, Failure> {
         });
     }
     TcpListener::bind(&*addresses).await.map_err(failed)
+}
+
+/// Answers health checks on `address`, and returns it with the port that it has.
+fn listen_for_health(service: &Arc<Service>, address: SocketAddr) -> Result<SocketAddr, Failure> {
+    let listener = std::net::TcpListener::bind(address).map_err(|cause| Failure::Listen {
+        host: address.ip().to_string(),
+        port: address.port(),
+        cause,
+    })?;
+    let address = listener.local_addr().map_err(Failure::Runtime)?;
+    serve_health(Arc::clone(service), listener).map_err(Failure::Runtime)?;
+    Ok(address)
 }
 
 /// Puts the model together on a thread of its own: reading weights blocks for as long as it takes.

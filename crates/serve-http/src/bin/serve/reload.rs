@@ -2,13 +2,12 @@
 //! of it holds, or none of it and the reason is told.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 
 use serve_http::Service;
 use serve_sched::admit::QUEUE_CAP;
 use serve_sched::settings::{CLASSES, Change, QUEUE_TIMEOUT, REQUEST_TIMEOUT};
 use serve_sched::table::table;
-use tokio::sync::mpsc;
 
 use crate::assemble::Current;
 use crate::console::Console;
@@ -30,9 +29,10 @@ pub(crate) struct Reload {
 }
 
 impl Reload {
-    /// Reads the settings again at each signal.
-    pub(crate) async fn run(mut self, mut signals: mpsc::UnboundedReceiver<()>) {
-        while signals.recv().await.is_some() {
+    /// Reads the settings again at each signal. Blocks for as long as the process lives: a file can take any
+    /// time to read.
+    pub(crate) fn run(mut self, signals: &mpsc::Receiver<()>) {
+        while signals.recv().is_ok() {
             match self.again() {
                 Ok(told) => self.console.line(&format!("SIGHUP: {told}")),
                 Err(failure) => {

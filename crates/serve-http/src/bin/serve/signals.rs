@@ -2,13 +2,14 @@
 //! obeyed.
 
 use std::io;
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator;
 use signal_hook::low_level;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 use crate::console::Console;
 use crate::failure::{SECOND_SIGNAL, STUCK};
@@ -18,7 +19,7 @@ pub(crate) struct Signals {
     /// The first SIGTERM or SIGINT.
     pub(crate) stop: oneshot::Receiver<()>,
     /// Each SIGHUP.
-    pub(crate) reload: mpsc::UnboundedReceiver<()>,
+    pub(crate) reload: mpsc::Receiver<()>,
 }
 
 impl Signals {
@@ -31,7 +32,7 @@ impl Signals {
     pub(crate) fn listen(console: Console, patience: Duration) -> io::Result<Self> {
         let caught = iterator::Signals::new([SIGTERM, SIGINT, SIGHUP])?;
         let (stopper, stop) = oneshot::channel();
-        let (reloader, reload) = mpsc::unbounded_channel();
+        let (reloader, reload) = mpsc::channel();
         thread::Builder::new()
             .name("signals".to_owned())
             .spawn(move || obey(caught, stopper, &reloader, &console, patience))?;
@@ -42,7 +43,7 @@ impl Signals {
 fn obey(
     mut caught: iterator::Signals,
     stopper: oneshot::Sender<()>,
-    reloader: &mpsc::UnboundedSender<()>,
+    reloader: &mpsc::Sender<()>,
     console: &Console,
     patience: Duration,
 ) {

@@ -29,7 +29,7 @@ pub(crate) struct NetworkSettings {
     pub(crate) allow_anonymous: bool,
 
     /// An address and port of their own for health checks and metrics, served by a thread that does
-    /// nothing else, such as 0.0.0.0:8001 [default: none; they are served on the main port anyway]
+    /// nothing else, such as 0.0.0.0:8001; port 0 takes a free one, which is printed [default: none; they are served on the main port anyway]
     #[arg(long, env = "SERVE_HEALTH_ADDRESS", value_name = "ADDRESS:PORT")]
     pub(crate) health_address: Option<SocketAddr>,
 
