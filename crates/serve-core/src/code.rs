@@ -21,7 +21,7 @@ impl Refusal {
             (Limit::Policy { reason, .. }, _) => reason.code(),
             (Limit::Draining, _) => Code::SHUTTING_DOWN,
             (Limit::TenantRate { .. }, _) => Code::new("rate_limit_exceeded", 429, Blame::Tenant),
-            (Limit::GlobalRate, _) => Code::new("server_rate_exceeded", 503, Blame::Capacity),
+            (Limit::GlobalRate, _) => Code::new("server_rate_exceeded", 429, Blame::Capacity),
             (Limit::Context { .. }, _) => Code::new("context_length_exceeded", 400, Blame::Client),
             (Limit::KvBlocks { .. }, _)
             | (Limit::TenantKv { .. } | Limit::ClassKv { .. }, Self::Never { .. }) => {
@@ -88,7 +88,7 @@ impl CancelReason {
             Self::Client => Code::new("cancelled", 400, Blame::Client),
             Self::Deadline => Code::DEADLINE_EXCEEDED,
             Self::DeadlineUnreachable => Code::DEADLINE_UNREACHABLE,
-            Self::QueueTimeout => Code::new("queue_timeout", 503, Blame::Capacity),
+            Self::QueueTimeout => Code::new("queue_timeout", 429, Blame::Capacity),
             Self::Drain => Code::SHUTTING_DOWN,
         }
     }
@@ -235,7 +235,7 @@ mod tests {
             let fits = match code.blame {
                 Blame::Client => (400..500).contains(&code.status) && code.status != 429,
                 Blame::Tenant => code.status == 429,
-                Blame::Capacity => code.status == 503,
+                Blame::Capacity => code.status == 429,
                 Blame::Server => (500..600).contains(&code.status),
             };
             assert!(fits, "{code:?}");

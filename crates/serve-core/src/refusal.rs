@@ -198,7 +198,7 @@ impl serde::Serialize for Reason {
 impl Reason {
     /// A reason whose refusals have the code `name`, and which counts `counts`, as in "150 `counts`".
     ///
-    /// The HTTP status says whose fault it is: 400 for the client, 429 for the tenant, 503 for a lack of
+    /// The HTTP status says whose fault it is: 400 for the client, 429 for the tenant and for a lack of
     /// capacity, 500 for the server otherwise.
     ///
     /// # Panics

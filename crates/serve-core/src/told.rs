@@ -34,11 +34,11 @@ impl Code {
     /// The request cannot mean anything.
     pub const INVALID_VALUE: Self = Self::new("invalid_value", 400, Blame::Client);
 
-    pub(crate) const OVERLOADED: Self = Self::new("overloaded", 503, Blame::Capacity);
+    pub(crate) const OVERLOADED: Self = Self::new("overloaded", 429, Blame::Capacity);
     pub(crate) const NEVER_SERVED: Self = Self::new("never_served", 400, Blame::Client);
     pub(crate) const SHUTTING_DOWN: Self = Self::new("shutting_down", 503, Blame::Server);
     pub(crate) const DEADLINE_UNREACHABLE: Self =
-        Self::new("deadline_unreachable", 503, Blame::Capacity);
+        Self::new("deadline_unreachable", 429, Blame::Capacity);
     pub(crate) const DEADLINE_EXCEEDED: Self = Self::new("deadline_exceeded", 504, Blame::Server);
 
     pub(crate) const fn new(name: &'static str, status: u16, blame: Blame) -> Self {
@@ -53,8 +53,9 @@ impl Code {
     pub(crate) const fn of_blame(name: &'static str, blame: Blame) -> Self {
         let status = match blame {
             Blame::Client => 400,
-            Blame::Tenant => 429,
-            Blame::Capacity => 503,
+            // 503 would say that another replica should be asked, and have a gateway's circuit breaker take
+            // a busy one for a broken one.
+            Blame::Tenant | Blame::Capacity => 429,
             Blame::Server => 500,
         };
         Self::new(name, status, blame)

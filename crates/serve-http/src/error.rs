@@ -480,8 +480,9 @@ fn unavailable(code: &'static str) -> Kind {
 
 fn full(code: &'static str) -> Kind {
     Kind {
+        status: StatusCode::TOO_MANY_REQUESTS,
         blame: Blame::Capacity,
-        ..unavailable(code)
+        code,
     }
 }
 
@@ -497,7 +498,7 @@ mod tests {
             let limit = Limit::QueueDepth { waiting: 4, max: 4 };
             let problem = Problem::Refused(Refusal::Later { limit, retry_after });
             let response = problem.into_response();
-            assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+            assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
             let value = response.headers().get(header::RETRY_AFTER)?;
             Some(value.to_str().unwrap().to_owned())
         };

@@ -1,7 +1,7 @@
 //! Where the server is in its life, and who may know: one value, moved forward but for one way back.
 //!
 //! ```text
-//! loading -> warming -> ready -> draining -> stopped
+//! loading -> warming -> ready -> lame duck -> draining -> stopped
 //!                    |    \-> failed (the inference thread is gone)
 //!                rebuilding (the engine has panicked and another one is built)
 //! ```
@@ -23,6 +23,8 @@ pub enum State {
     Ready,
     /// The inference thread has stopped by itself; nothing can be served any more.
     Failed,
+    /// Requests are taken, and whoever routes to this server is told to send them elsewhere.
+    LameDuck,
     /// Accepted work is finished, new work is refused.
     Draining,
     /// Nothing runs; the process ends.
@@ -31,12 +33,13 @@ pub enum State {
 
 impl State {
     /// Every stage.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Loading,
         Self::Warming,
         Self::Rebuilding,
         Self::Ready,
         Self::Failed,
+        Self::LameDuck,
         Self::Draining,
         Self::Stopped,
     ];
@@ -49,6 +52,7 @@ impl State {
             Self::Rebuilding => "rebuilding",
             Self::Ready => "ready",
             Self::Failed => "failed",
+            Self::LameDuck => "lame_duck",
             Self::Draining => "draining",
             Self::Stopped => "stopped",
         }

@@ -189,7 +189,7 @@ fn is_of_the_client(error: &io::Error) -> bool {
 }
 
 /// The ways in: one for as many connections as may be, and a narrow one beside it, so that one too
-/// many gets 503, and health checks are answered.
+/// many gets 429, and health checks are answered.
 struct Doors {
     wide: Door<Arc<Semaphore>>,
     narrow: Door<Arc<Semaphore>>,

@@ -352,9 +352,9 @@ async fn capacity_status(
     Shared(service): Shared<Arc<Service>>,
     mut response: Response,
 ) -> Response {
-    let asked = service.settings().capacity_status == CapacityStatus::TooManyRequests;
+    let asked = service.settings().capacity_status == CapacityStatus::Unavailable;
     if asked && response.extensions().get::<ForCapacity>().is_some() {
-        *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+        *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
     }
     response
 }

@@ -8,6 +8,7 @@ use serve_core::{Backend, Span};
 use serve_sched::Policies;
 use serve_sched::settings::{Change, ChangeError};
 use thiserror::Error;
+use tokio::time::Instant;
 use tracing::{info, warn};
 
 use crate::auth::Keys;
@@ -85,6 +86,8 @@ pub struct Service {
     bodies: Bodies,
     ids: SecretIds,
     preparation: Preparation,
+    /// Since when it has been about to go.
+    left: OnceLock<Instant>,
 }
 
 /// The name of a ready server that has work and ends no step.
@@ -108,6 +111,7 @@ impl Service {
             metrics: Metrics::new(),
             ids: SecretIds::default(),
             preparation: Preparation::default(),
+            left: OnceLock::new(),
         })
     }
 
@@ -225,7 +229,7 @@ impl Service {
     /// [`Problem::NotReady`] with the state that the server is in.
     pub fn serving(&self) -> Result<&ServedModel, Problem> {
         match (self.lifecycle.state(), self.serving.get()) {
-            (State::Ready, Some(serving)) => Ok(serving),
+            (State::Ready | State::LameDuck, Some(serving)) => Ok(serving),
             (state, _) => Err(Problem::NotReady(state)),
         }
     }
@@ -237,7 +241,7 @@ impl Service {
     /// [`Problem::NotReady`] with the state that the server is in.
     pub fn running(&self) -> Result<&ServedModel, Problem> {
         match (self.lifecycle.state(), self.serving.get()) {
-            (State::Ready | State::Draining, Some(serving)) => Ok(serving),
+            (State::Ready | State::LameDuck | State::Draining, Some(serving)) => Ok(serving),
             (state, _) => Err(Problem::NotReady(state)),
         }
     }
@@ -255,9 +259,26 @@ impl Service {
         serving.is_ok_and(|serving| serving.is_stalled(patience))
     }
 
+    /// Says that the server is about to go: `/health/ready` fails from now on, and requests are taken as
+    /// before.
+    pub fn leave(&self) {
+        if self.lifecycle.advance(State::LameDuck) {
+            info!("about to go: not ready any more, and requests are still taken");
+        }
+        self.left.get_or_init(Instant::now);
+    }
+
     /// Takes no more requests, lets the accepted ones finish for as long as the settings allow,
     /// then cancels the rest. Returns how many that were, once the engine has let go of them.
+    ///
+    /// Where it serves and the settings have a delay, it first [leaves](Self::leave) for so long.
     pub async fn drain(&self) -> usize {
+        let delay = self.settings.drain_delay;
+        if !delay.is_zero() && self.serving.get().is_some() {
+            self.leave();
+            let left = self.left.get_or_init(Instant::now);
+            tokio::time::sleep_until(*left + delay).await;
+        }
         self.lifecycle.advance(State::Draining);
         let Some(serving) = self.serving.get() else {
             return 0;

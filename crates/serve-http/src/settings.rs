@@ -22,6 +22,9 @@ pub struct EdgeSettings {
     pub connections: ConnectionSettings,
     /// How long accepted work may go on once the server is told to stop.
     pub drain_timeout: Duration,
+    /// How long requests are still taken once the server is told to stop, while `/health/ready` says that it
+    /// goes: whoever routes to it needs time to notice.
+    pub drain_delay: Duration,
     /// How long a request may take in all, waiting included.
     pub request_timeout: Option<Duration>,
     /// How long a request may wait before its first step.
@@ -83,7 +86,7 @@ impl fmt::Debug for LinesLost {
 pub struct ConnectionSettings {
     /// Connections at most.
     pub connections_max: u32,
-    /// Connections beyond those, which get 503; still more are closed without a response.
+    /// Connections beyond those, which get 429; still more are closed without a response.
     pub surplus_max: u32,
     /// From the first byte of a request, or a new connection, to the last of the headers.
     pub header_timeout: Option<Duration>,
@@ -117,10 +120,10 @@ impl Default for ConnectionSettings {
 /// The status of a refusal for want of capacity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CapacityStatus {
-    /// 503, which is what it is.
-    #[default]
+    /// 503, for gateways that retry elsewhere on nothing else.
     Unavailable,
-    /// 429, for clients that retry on nothing else.
+    /// 429: this server is well and busy. A gateway does not take it for a broken one.
+    #[default]
     TooManyRequests,
 }
 
@@ -138,6 +141,7 @@ impl Default for EdgeSettings {
             queue_cap: QUEUE_CAP.usual(),
             connections: ConnectionSettings::default(),
             drain_timeout: Duration::from_secs(30),
+            drain_delay: Duration::ZERO,
             request_timeout: None,
             queue_timeout: None,
             stalled_after: Duration::from_secs(60),

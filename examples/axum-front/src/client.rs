@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 pub(crate) enum Answer {
     /// A stream with its end.
     Whole,
-    /// A 503 that says when to come back, if it says anything.
+    /// A 429 that says when to come back, if it says anything.
     Refused,
     /// Nothing, or a part.
     None,
@@ -21,7 +21,7 @@ pub(crate) enum Answer {
 /// Asks, and reads the answer to its end.
 pub(crate) async fn ask(address: SocketAddr, tier: &str) -> Answer {
     match exchange(address, tier).await {
-        Ok(text) if text.starts_with("HTTP/1.1 503 ") => Answer::Refused,
+        Ok(text) if text.starts_with("HTTP/1.1 429 ") => Answer::Refused,
         // The last chunk of a stream is empty.
         Ok(text) if text.starts_with("HTTP/1.1 200 ") && text.ends_with("\r\n0\r\n\r\n") => {
             Answer::Whole

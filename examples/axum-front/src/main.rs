@@ -153,7 +153,7 @@ fn table(lines: &[Line]) -> Table {
         "paid p95",
         "free answered",
         "free p95",
-        "503",
+        "429",
         "most in the service",
     ]);
     for line in lines {

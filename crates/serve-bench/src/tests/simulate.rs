@@ -187,7 +187,7 @@ fn a_refused_attempt_comes_back_when_the_server_would_have_said() {
     let first = rows.iter().find(|row| row.outcome == Refused).unwrap();
     assert_eq!(
         (first.status, first.cause.as_deref()),
-        (Some(503), Some("overloaded"))
+        (Some(429), Some("overloaded"))
     );
     for pair in rows.windows(2).filter(|pair| pair[0].retried) {
         let wait = pair[1].scheduled_ns - pair[0].end_ns.unwrap();

@@ -131,7 +131,13 @@ fn message((index, value): (usize, Value)) -> Result<Message, Problem> {
             }
         }
         // What earlier answers of this API carry, and clients send back as they got it.
-        for echoed in ["refusal", "annotations", "reasoning_content"] {
+        for echoed in [
+            "refusal",
+            "annotations",
+            "reasoning_content",
+            "reasoning",
+            "id",
+        ] {
             fields.take(echoed);
         }
     }
@@ -151,6 +157,8 @@ fn joined(parts: Vec<Value>, path: &str) -> Result<String, Problem> {
         if kind != "text" {
             return Err(wrong_value(&fields.path("type"), "\"text\"", &kind));
         }
+        // Where a client would have its prompt cached; here all of it is.
+        fields.take("cache_control");
         match fields.require("text", "a string")? {
             Value::String(text) => fields.finish().map(|()| text),
             other => Err(wrong_type(&fields.path("text"), "a string", &other)),

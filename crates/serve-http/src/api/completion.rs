@@ -26,7 +26,7 @@ pub enum Prompt {
     Tokens(Vec<TokenId>),
 }
 
-const ACCEPTED: &str = "a string, an array of one string, or an array of token ids; not empty";
+const ACCEPTED: &str = "a string, an array of one string, an array of token ids, or an array of one such array; not empty";
 
 impl CompletionRequest {
     /// Reads and checks a body.
@@ -51,7 +51,9 @@ fn prompt(value: Value) -> Result<Prompt, Problem> {
         Value::String(text) if !text.is_empty() => Ok(Prompt::Text(text)),
         Value::Array(items) => match items.as_slice() {
             [Value::String(text)] if !text.is_empty() => Ok(Prompt::Text(text.clone())),
-            [Value::Number(_), ..] => tokens(&items),
+            [Value::Number(_), ..] => tokens("prompt", &items),
+            // Libraries that ask for many prompts at once send a list of them also where it is one.
+            [Value::Array(ids)] if !ids.is_empty() => tokens("prompt[0]", ids),
             _ => refused(&Value::Array(items)),
         },
         Value::String(_) => refused(&value),
@@ -59,11 +61,11 @@ fn prompt(value: Value) -> Result<Prompt, Problem> {
     }
 }
 
-fn tokens(items: &[Value]) -> Result<Prompt, Problem> {
+fn tokens(path: &str, items: &[Value]) -> Result<Prompt, Problem> {
     let token = |(index, item): (usize, &Value)| {
         let id = item.as_u64().and_then(|id| u32::try_from(id).ok());
         id.map(TokenId::new)
-            .ok_or_else(|| wrong_value(&format!("prompt[{index}]"), "a token id", item))
+            .ok_or_else(|| wrong_value(&format!("{path}[{index}]"), "a token id", item))
     };
     let ids: Result<Vec<_>, _> = items.iter().enumerate().map(token).collect();
     Ok(Prompt::Tokens(ids?))

@@ -59,6 +59,11 @@ impl Fields {
         self.map.remove(name).filter(|value| !value.is_null())
     }
 
+    /// Whether a parameter that is not taken yet is this text.
+    pub(crate) fn is(&self, name: &str, text: &str) -> bool {
+        self.map.get(name).is_some_and(|value| value == text)
+    }
+
     /// Takes a parameter that must be there.
     pub(crate) fn require(&mut self, name: &str, accepted: &'static str) -> Result<Value, Problem> {
         self.take(name).ok_or_else(|| Problem::Missing {
@@ -120,15 +125,16 @@ impl Fields {
         }
     }
 
-    /// All parameters have been read: what is left, nobody knows.
+    /// All parameters have been read: what is left and not `null`, nobody knows.
     ///
     /// # Errors
     ///
     /// [`Problem::UnknownParameter`] with the first one's name.
     pub(crate) fn finish(self) -> Result<(), Problem> {
-        match self.map.keys().next() {
+        let mut left = self.map.iter().filter(|(_, value)| !value.is_null());
+        match left.next() {
             None => Ok(()),
-            Some(name) => Err(Problem::UnknownParameter {
+            Some((name, _)) => Err(Problem::UnknownParameter {
                 param: self.path(name),
             }),
         }
@@ -191,7 +197,7 @@ mod tests {
 
     #[test]
     fn null_is_absent() {
-        let mut fields = fields(r#"{"a": null}"#);
+        let mut fields = fields(r#"{"a": null, "unknown": null}"#);
         assert_eq!(fields.number("a"), Ok(None));
         assert_eq!(fields.finish(), Ok(()));
     }

@@ -11,8 +11,8 @@ use crate::error::Problem;
 /// The longest time limit that a client may ask for: a day.
 pub const TIMEOUT_MS_MAX: u64 = 86_400_000;
 
-/// Stop strings in one request at most, as in the OpenAI API.
-pub const STOPS_MAX: usize = 4;
+/// Stop strings in one request at most: the OpenAI API takes 4, and clients of other servers send more.
+pub const STOPS_MAX: usize = 16;
 
 /// Bytes of one stop string at most. Each byte of output is compared with each stop string.
 pub const STOP_BYTES_MAX: usize = 1_000;
@@ -202,7 +202,7 @@ fn timeout_ms(fields: &mut Fields, name: &str) -> Result<Option<NonZeroU64>, Pro
 }
 
 fn stop(fields: &mut Fields) -> Result<Vec<String>, Problem> {
-    const ACCEPTED: &str = "a string or an array of up to 4 strings";
+    const ACCEPTED: &str = "a string or an array of up to 16 strings";
     let param = fields.path("stop");
     let given = match fields.take("stop") {
         None => return Ok(Vec::new()),

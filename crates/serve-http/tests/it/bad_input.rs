@@ -221,13 +221,13 @@ async fn every_wrong_chat_is_refused_by_the_name_of_what_is_wrong() {
             json!({"stop": 5}),
             "invalid_type",
             "stop",
-            "up to 4 strings",
+            "up to 16 strings",
         ),
         (
-            json!({"stop": ["a", "b", "c", "d", "e"]}),
+            json!({"stop": vec!["a"; 17]}),
             "invalid_value",
             "stop",
-            "5 of them",
+            "17 of them",
         ),
         (
             json!({"stop": ["a", 5]}),
@@ -367,7 +367,7 @@ async fn every_wrong_chat_is_refused_by_the_name_of_what_is_wrong() {
 #[tokio::test]
 async fn every_wrong_completion_is_refused_by_the_name_of_what_is_wrong() {
     let server = server().await;
-    let accepted = "a string, an array of one string, or an array of token ids";
+    let accepted = "a string, an array of one string, an array of token ids";
     let table: Vec<(Value, &str, &str, &str)> = vec![
         (
             json!({"prompt": null}),
@@ -385,10 +385,17 @@ async fn every_wrong_completion_is_refused_by_the_name_of_what_is_wrong() {
             accepted,
         ),
         (
-            json!({"prompt": [[1, 2]]}),
+            json!({"prompt": [[1], [2]]}),
             "invalid_value",
             "prompt",
             accepted,
+        ),
+        (json!({"prompt": [[]]}), "invalid_value", "prompt", accepted),
+        (
+            json!({"prompt": [[1, "a"]]}),
+            "invalid_value",
+            "prompt[0][1]",
+            "a token id",
         ),
         (json!({"prompt": 7}), "invalid_type", "prompt", accepted),
         (

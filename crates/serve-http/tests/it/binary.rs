@@ -244,6 +244,19 @@ async fn health_can_have_an_address_of_its_own() {
     drop(process);
 }
 
+#[tokio::test]
+async fn a_signal_makes_it_a_lame_duck() {
+    let mut process = Process::start(FAST);
+    process.signal("USR1");
+    process.until_logged("about to go");
+    let ready = reqwest::get(process.url("/health/ready")).await.unwrap();
+    assert_eq!(ready.status(), 503);
+    let answer = post(&process, "/v1/completions", json!({"prompt": "x"})).await;
+    assert_eq!(answer.status(), 200);
+    process.signal("TERM");
+    assert_eq!(process.wait().status.code(), Some(0));
+}
+
 /// A client that holds connections to it holds them for a short while, and none of the others.
 #[tokio::test]
 async fn the_address_for_health_cannot_be_filled_up() {

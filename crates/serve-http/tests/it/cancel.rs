@@ -163,7 +163,7 @@ async fn no_more_get_in_than_there_are_places_and_each_place_comes_back() {
         tokio::task::yield_now().await;
     }
     let refused = server.send(post(COMPLETION, long(false))).await;
-    assert_eq!(refused.status, 503);
+    assert_eq!(refused.status, 429);
     assert_eq!(refused.json()["error"]["code"], "overloaded");
     // A place is needed before anything is tokenised, and given back when that fails.
     for request in &held {

@@ -95,7 +95,7 @@ async fn one_connection_too_many_is_told_so_and_whoever_watches_is_answered() {
     let request = ask(r#"{"prompt": "x"}"#);
     third.write_all(request.as_bytes()).await.unwrap();
     let answer = rest(third).await;
-    assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+    assert!(answer.starts_with("HTTP/1.1 429"), "{answer}");
     assert!(
         answer.contains("\"code\":\"too_many_connections\""),
         "{answer}"

@@ -111,7 +111,7 @@ async fn a_request_that_waits_longer_than_it_may_is_answered_and_never_run() {
         let asked = server.clone();
         let asked = tokio::spawn(async move { asked.send(request).await });
         let late = answered(&gate, asked).await;
-        assert_eq!(late.status, 503, "{}", late.body);
+        assert_eq!(late.status, 429, "{}", late.body);
         assert_eq!(late.json()["error"]["code"], "queue_timeout");
         let after = worker.stats().counters;
         assert_eq!(after.prefill_tokens, before.prefill_tokens, "it was run");

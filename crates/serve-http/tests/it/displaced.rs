@@ -116,7 +116,7 @@ async fn a_flood_makes_room_for_another_tenant_where_the_order_is_fair() {
         assert_eq!(first.status, 200, "{}", first.body);
         let mut flooding = flood(&server, stream).await;
         let newest = ask(&server, "flood", &long(stream)).await.unwrap();
-        assert_refused(&newest, 503, "overloaded");
+        assert_refused(&newest, 429, "overloaded");
 
         let worker = server.service.serving().unwrap().worker();
         let live = worker.live();
@@ -126,7 +126,7 @@ async fn a_flood_makes_room_for_another_tenant_where_the_order_is_fair() {
         }
         assert!(!light.is_finished(), "it was refused");
         let displaced = answered(&gate, flooding.pop().unwrap()).await;
-        assert_refused(&displaced, 503, "overloaded");
+        assert_refused(&displaced, 429, "overloaded");
         assert!(displaced.headers.contains_key("retry-after"));
         assert!(flooding.iter().all(|request| !request.is_finished()));
         let failed = Scrape::of(&server).await;
@@ -146,7 +146,7 @@ async fn in_order_of_arrival_the_last_to_come_is_refused() {
     let flooding = flood(&server, true).await;
     for key in ["flood", "light"] {
         let refused = ask(&server, key, &long(true)).await.unwrap();
-        assert_refused(&refused, 503, "overloaded");
+        assert_refused(&refused, 429, "overloaded");
     }
     assert!(flooding.iter().all(|request| !request.is_finished()));
     end(server, gate, flooding).await;
@@ -155,7 +155,7 @@ async fn in_order_of_arrival_the_last_to_come_is_refused() {
 #[tokio::test]
 async fn a_stream_that_never_starts_is_answered_with_the_status_of_its_end() {
     let table = [
-        ("queue_timeout_ms", 503, "queue_timeout"),
+        ("queue_timeout_ms", 429, "queue_timeout"),
         ("timeout_ms", 504, "deadline_exceeded"),
     ];
     for (limit, status, code) in table {

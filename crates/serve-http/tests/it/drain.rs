@@ -97,6 +97,34 @@ async fn accepted_work_is_finished_and_new_work_refused() {
     assert_eq!(drain.await.unwrap(), 0, "nothing had to be called off");
 }
 
+/// As long as those that route to the server cannot know, what they send is answered.
+#[tokio::test]
+async fn a_server_that_is_about_to_go_says_so_first_and_takes_requests_meanwhile() {
+    let settings = EdgeSettings {
+        drain_delay: Duration::from_secs(3_600),
+        ..EdgeSettings::default()
+    };
+    let server = serving(Script::saying("abc"), settings).await;
+    let service = std::sync::Arc::clone(&server.service);
+    let drain = tokio::spawn(async move { service.drain().await });
+    server.service.lifecycle().reached(State::LameDuck).await;
+    let ready = server.get("/health/ready").await;
+    assert_eq!(ready.status, 503);
+    assert_eq!(ready.body, r#"{"status":"lame_duck"}"#);
+    assert_eq!(server.get("/health/live").await.status, 200);
+    let body = json!({"prompt": "x"});
+    assert_eq!(server.post(COMPLETION, body.clone()).await.status, 200);
+    let metrics = server.get("/metrics").await.body;
+    let state = "serve_state{state=\"lame_duck\"} 1";
+    assert!(metrics.contains(state), "{metrics}");
+    // A hook that says it once more does not make it longer.
+    server.service.leave();
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(3_600)).await;
+    assert_eq!(drain.await.unwrap(), 0);
+    assert_eq!(server.post(COMPLETION, body).await.status, 503);
+}
+
 #[tokio::test]
 async fn what_does_not_finish_in_time_is_called_off_and_told_why() {
     let (script, gate) = Script::saying(&"a".repeat(9_000)).within(ROOMY).gated();

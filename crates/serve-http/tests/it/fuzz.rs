@@ -60,7 +60,7 @@ pub(crate) fn headers(data: &[u8]) {
         let server = serving(Script::saying("a"), settings).await;
         let answer = server.send(request).await;
         let status = answer.status.as_u16();
-        let expected = [200, 400, 401, 403, 415, 503, 504];
+        let expected = [200, 400, 401, 403, 415, 429, 503, 504];
         assert!(expected.contains(&status), "{status}: {}", answer.body);
         if status != 200 {
             assert!(

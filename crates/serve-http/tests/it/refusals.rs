@@ -273,7 +273,7 @@ fn table() -> Vec<(Problem, u16, &'static str, &'static str)> {
         ),
         (
             later(Limit::QueueDepth { waiting: 1, max: 1 }),
-            503,
+            429,
             SERVER,
             "overloaded",
         ),
@@ -283,7 +283,7 @@ fn table() -> Vec<(Problem, u16, &'static str, &'static str)> {
                 waiting: 1,
                 max: 1,
             }),
-            503,
+            429,
             SERVER,
             "overloaded",
         ),
@@ -293,7 +293,7 @@ fn table() -> Vec<(Problem, u16, &'static str, &'static str)> {
                 in_flight: 1,
                 max: 1,
             }),
-            503,
+            429,
             SERVER,
             "overloaded",
         ),
@@ -303,7 +303,7 @@ fn table() -> Vec<(Problem, u16, &'static str, &'static str)> {
                 positions: 2,
                 max: 1,
             }),
-            503,
+            429,
             SERVER,
             "overloaded",
         ),
@@ -312,7 +312,7 @@ fn table() -> Vec<(Problem, u16, &'static str, &'static str)> {
                 predicted: span,
                 target: span,
             }),
-            503,
+            429,
             SERVER,
             "overloaded",
         ),
@@ -321,7 +321,7 @@ fn table() -> Vec<(Problem, u16, &'static str, &'static str)> {
                 predicted: span,
                 target: span,
             }),
-            503,
+            429,
             SERVER,
             "overloaded",
         ),
@@ -330,27 +330,27 @@ fn table() -> Vec<(Problem, u16, &'static str, &'static str)> {
                 in_flight: 1,
                 max: 1,
             }),
-            503,
+            429,
             SERVER,
             "overloaded",
         ),
         (
             later(Limit::GlobalRate),
-            503,
+            429,
             SERVER,
             "server_rate_exceeded",
         ),
-        (later(late), 503, SERVER, "deadline_unreachable"),
-        (Problem::BodiesFull { max: 1 }, 503, SERVER, "overloaded"),
+        (later(late), 429, SERVER, "deadline_unreachable"),
+        (Problem::BodiesFull { max: 1 }, 429, SERVER, "overloaded"),
         (
             Problem::TooManyConnections { max: 1 },
-            503,
+            429,
             SERVER,
             "too_many_connections",
         ),
         (
             Problem::Cancelled(CancelReason::QueueTimeout),
-            503,
+            429,
             SERVER,
             "queue_timeout",
         ),
@@ -488,10 +488,10 @@ fn every_limit_and_every_reason_is_told_by_its_code_and_documented() {
             "{code:?} is not documented"
         );
         assert_eq!(problem.is_capacity(), code.blame == Blame::Capacity);
-        // A status of capacity can be 429; nothing else of the server's is.
+        // 503 is of this replica alone: another one should be asked.
         assert_eq!(
             problem.is_capacity(),
-            kind.status == 503 && code.name != "shutting_down"
+            kind.status == 429 && code.blame != Blame::Tenant
         );
     }
 }
@@ -534,7 +534,7 @@ async fn a_policy_of_ones_own_refuses_in_its_own_words() {
         ),
         (
             Reason::new("own_capacity", Blame::Capacity, "prompt tokens"),
-            503,
+            429,
             SERVER,
         ),
         (

@@ -103,7 +103,7 @@ fn a_dispatchers_refusal_is_the_policys_own() {
     let refused = dispatcher.submit(Time::ZERO, request(2, 5)).unwrap_err();
     assert_eq!(
         (refused.code().name, refused.code().status),
-        ("shelf_full", 503)
+        ("shelf_full", 429)
     );
     assert_eq!(lines.text(), JOURNAL);
 }

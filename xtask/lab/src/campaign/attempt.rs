@@ -101,7 +101,7 @@ async fn abort(address: SocketAddr, ask: &Ask) -> Result<(), String> {
     };
     match asked.await {
         // It may not have begun, or be over; the server may be gone, or be building its engine.
-        Ok(200 | 404 | 503) | Err(_) => Ok(()),
+        Ok(200 | 404 | 429 | 503) | Err(_) => Ok(()),
         Ok(status) => Err(format!("a cancellation was answered with {status}")),
     }
 }

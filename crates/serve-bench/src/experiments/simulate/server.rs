@@ -35,7 +35,7 @@ pub enum ModelError {
 
 /// What `serve` has for its edge, its files and its devices. In virtual time none of it makes a
 /// difference, so it is taken whatever it says.
-const WITHOUT_EFFECT: [&str; 30] = [
+const WITHOUT_EFFECT: [&str; 31] = [
     "allow_anonymous",
     "allowed_hosts",
     "backend",
@@ -47,6 +47,7 @@ const WITHOUT_EFFECT: [&str; 30] = [
     "connections_max",
     "cors_origins",
     "device",
+    "drain_delay",
     "drain_timeout",
     "graphs",
     "header_timeout",

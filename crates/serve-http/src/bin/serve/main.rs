@@ -107,8 +107,10 @@ fn prepare(cli: &mut Cli, console: &Console) -> Result<(Runtime, Log), Failure> 
 
 async fn serve(cli: Cli, log: Log, console: Console) -> Result<(), Failure> {
     // Signals first: a signal between the open port and its handler would end the process unsaid.
-    let patience = cli.requests.drain_timeout.duration() + END_TIMEOUT;
-    let Signals { stop, reload } =
+    let requests = &cli.requests;
+    let patience =
+        requests.drain_delay.duration() + requests.drain_timeout.duration() + END_TIMEOUT;
+    let Signals { stop, told } =
         Signals::listen(console.clone(), patience).map_err(Failure::Runtime)?;
     let listener = listen(&cli).await?;
     let address = listener.local_addr().map_err(Failure::Runtime)?;
@@ -146,7 +148,7 @@ async fn serve(cli: Cli, log: Log, console: Console) -> Result<(), Failure> {
     };
     thread::Builder::new()
         .name("reload".to_owned())
-        .spawn(move || reloading.run(&reload))
+        .spawn(move || reloading.run(&told))
         .map_err(Failure::Runtime)?;
 
     let loading = load(cli.clone(), current, console.clone());
@@ -190,6 +192,7 @@ fn edge(
         request_timeout: limit(&REQUEST_TIMEOUT),
         queue_timeout: limit(&QUEUE_TIMEOUT),
         drain_timeout: requests.drain_timeout.duration(),
+        drain_delay: requests.drain_delay.duration(),
         stalled_after: requests.stalled_after.duration(),
         idempotency_ttl: requests.idempotency_ttl.duration(),
         idempotency_bytes_max: requests.idempotency_bytes_max.get(),

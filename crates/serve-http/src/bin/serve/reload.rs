@@ -14,6 +14,7 @@ use crate::console::Console;
 use crate::failure::Failure;
 use crate::log::Log;
 use crate::settings::{self, Cli, Tenants};
+use crate::signals::Told;
 
 /// What of the settings is not the scheduler's and can be read again.
 const OWN: [&str; 2] = ["keys", "log"];
@@ -29,16 +30,23 @@ pub(crate) struct Reload {
 }
 
 impl Reload {
-    /// Reads the settings again at each signal. Blocks for as long as the process lives: a file can take any
+    /// Does what signals tell: reads the settings again, or leaves. Blocks for as long as the process lives: a file can take any
     /// time to read.
-    pub(crate) fn run(mut self, signals: &mpsc::Receiver<()>) {
-        while signals.recv().is_ok() {
-            match self.again() {
-                Ok(told) => self.console.line(&format!("SIGHUP: {told}")),
-                Err(failure) => {
-                    let told = format!("SIGHUP: the settings stay as they were: {failure}");
-                    self.console.error(&told);
-                }
+    pub(crate) fn run(mut self, signals: &mpsc::Receiver<Told>) {
+        while let Ok(told) = signals.recv() {
+            match told {
+                Told::Leave => self.service.leave(),
+                Told::Reload => self.reload(),
+            }
+        }
+    }
+
+    fn reload(&mut self) {
+        match self.again() {
+            Ok(told) => self.console.line(&format!("SIGHUP: {told}")),
+            Err(failure) => {
+                let told = format!("SIGHUP: the settings stay as they were: {failure}");
+                self.console.error(&told);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! SIGTERM, SIGINT and SIGHUP, on a plain thread: whatever the asynchronous ones are busy with, a signal is
+//! SIGTERM, SIGINT, SIGHUP and SIGUSR1, on a plain thread: whatever the asynchronous ones are busy with, a signal is
 //! obeyed.
 
 use std::io;
@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator;
 use signal_hook::low_level;
 use tokio::sync::oneshot;
@@ -18,8 +18,17 @@ use crate::failure::{SECOND_SIGNAL, STUCK};
 pub(crate) struct Signals {
     /// The first SIGTERM or SIGINT.
     pub(crate) stop: oneshot::Receiver<()>,
-    /// Each SIGHUP.
-    pub(crate) reload: mpsc::Receiver<()>,
+    /// Each SIGHUP and SIGUSR1.
+    pub(crate) told: mpsc::Receiver<Told>,
+}
+
+/// What a signal tells a server that goes on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Told {
+    /// SIGHUP: to read its settings again.
+    Reload,
+    /// SIGUSR1: that it is about to be stopped.
+    Leave,
 }
 
 impl Signals {
@@ -30,28 +39,33 @@ impl Signals {
     ///
     /// Where the system refuses handlers or a thread.
     pub(crate) fn listen(console: Console, patience: Duration) -> io::Result<Self> {
-        let caught = iterator::Signals::new([SIGTERM, SIGINT, SIGHUP])?;
+        let caught = iterator::Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1])?;
         let (stopper, stop) = oneshot::channel();
-        let (reloader, reload) = mpsc::channel();
+        let (teller, told) = mpsc::channel();
         thread::Builder::new()
             .name("signals".to_owned())
-            .spawn(move || obey(caught, stopper, &reloader, &console, patience))?;
-        Ok(Self { stop, reload })
+            .spawn(move || obey(caught, stopper, &teller, &console, patience))?;
+        Ok(Self { stop, told })
     }
 }
 
 fn obey(
     mut caught: iterator::Signals,
     stopper: oneshot::Sender<()>,
-    reloader: &mpsc::Sender<()>,
+    teller: &mpsc::Sender<Told>,
     console: &Console,
     patience: Duration,
 ) {
     let mut stopper = Some(stopper);
     for signal in caught.forever() {
-        if signal == SIGHUP {
+        let told = match signal {
+            SIGHUP => Some(Told::Reload),
+            SIGUSR1 => Some(Told::Leave),
+            _ => None,
+        };
+        if let Some(told) = told {
             // Nobody listens any more when the server has ended.
-            let _ = reloader.send(());
+            let _ = teller.send(told);
             continue;
         }
         let Some(stopper) = stopper.take() else {

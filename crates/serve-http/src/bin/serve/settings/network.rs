@@ -58,7 +58,7 @@ pub(crate) struct NetworkSettings {
     #[serde(skip)]
     files: Option<u32>,
 
-    /// Connections at most; further ones get 503 and are closed; 0 is no limit
+    /// Connections at most; further ones get 429 and are closed; 0 is no limit
     #[arg(
         long,
         env = "SERVE_CONNECTIONS_MAX",

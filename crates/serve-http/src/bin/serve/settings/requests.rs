@@ -19,6 +19,16 @@ pub(crate) struct RequestSettings {
     )]
     pub(crate) drain_timeout: Seconds,
 
+    /// Seconds for which requests are still taken once the server is told to stop, while its health check says
+    /// that it goes: those who route to it need them to notice
+    #[arg(
+        long,
+        env = "SERVE_DRAIN_DELAY",
+        value_name = "SECONDS",
+        default_value = "0"
+    )]
+    pub(crate) drain_delay: Seconds,
+
     /// Seconds without a step, while there is work, after which the server says that it is stalled
     #[arg(
         long,
@@ -29,7 +39,7 @@ pub(crate) struct RequestSettings {
     pub(crate) stalled_after: Seconds,
 
     /// The status of a refusal for want of capacity
-    #[arg(long, env = "SERVE_CAPACITY_STATUS", value_enum, default_value = "503")]
+    #[arg(long, env = "SERVE_CAPACITY_STATUS", value_enum, default_value = "429")]
     pub(crate) capacity_status: CapacityStatus,
 
     /// Seconds that the answer to an Idempotency-Key is given again; 0 takes no heed of such keys
@@ -54,11 +64,11 @@ pub(crate) struct RequestSettings {
 /// The status of a refusal for want of capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 pub(crate) enum CapacityStatus {
-    /// Service Unavailable: what it is
+    /// Service Unavailable: for gateways that retry elsewhere on nothing else
     #[value(name = "503")]
     #[serde(rename = "503")]
     Unavailable,
-    /// Too Many Requests: for clients that retry on nothing else
+    /// Too Many Requests: the server is well and busy
     #[value(name = "429")]
     #[serde(rename = "429")]
     TooMany,
