@@ -78,24 +78,34 @@ pub struct Keys(Vec<Key>);
 
 /// One of them.
 #[derive(Clone, Debug)]
-struct Key {
-    name: Arc<str>,
+pub(crate) struct Key {
+    /// What the log calls it.
+    pub(crate) name: Arc<str>,
+    /// What the log calls its tenant.
+    pub(crate) tenant: Arc<str>,
     hash: KeyHash,
-    identity: Identity,
+    pub(crate) identity: Identity,
 }
 
 impl Keys {
     /// Lets a key in that has no name.
     #[must_use]
     pub fn with(self, hash: KeyHash, identity: Identity) -> Self {
-        self.with_named("", hash, identity)
+        self.with_named("", "", hash, identity)
     }
 
-    /// Lets a key in that is called `name` in the log.
+    /// Lets a key in that is called `name` in the log, and its tenant `tenant`.
     #[must_use]
-    pub fn with_named(mut self, name: &str, hash: KeyHash, identity: Identity) -> Self {
+    pub fn with_named(
+        mut self,
+        name: &str,
+        tenant: &str,
+        hash: KeyHash,
+        identity: Identity,
+    ) -> Self {
         self.0.push(Key {
             name: name.into(),
+            tenant: tenant.into(),
             hash,
             identity,
         });
@@ -111,24 +121,19 @@ impl Keys {
     ///
     /// # Errors
     ///
-    /// [`Problem::Unauthorized`] when keys are configured and the header holds none of them.
+    /// [`Problem::Unauthorized`] or [`Problem::WrongKey`] when keys are configured and the header holds none of
+    /// them.
     pub fn identify(&self, headers: &HeaderMap) -> Result<Identity, Problem> {
         let key = self.find(headers)?;
         Ok(key.map(|key| key.identity).unwrap_or_default())
     }
 
-    /// The name of the key in a request's `Authorization` header; none where everybody is let in.
+    /// The key of a request, or none where everybody is let in.
     ///
     /// # Errors
     ///
     /// As [`identify`](Self::identify).
-    pub fn name(&self, headers: &HeaderMap) -> Result<Option<&str>, Problem> {
-        let key = self.find(headers)?;
-        Ok(key.map(|key| &*key.name))
-    }
-
-    /// The key of a request, or none where everybody is let in.
-    fn find(&self, headers: &HeaderMap) -> Result<Option<&Key>, Problem> {
+    pub(crate) fn find(&self, headers: &HeaderMap) -> Result<Option<&Key>, Problem> {
         if self.is_empty() {
             return Ok(None);
         }
@@ -147,9 +152,7 @@ impl Keys {
                 found = Some(known);
             }
         }
-        found
-            .map(Some)
-            .ok_or(Problem::Unauthorized("the API key is not known here"))
+        found.map(Some).ok_or(Problem::WrongKey)
     }
 }
 

@@ -4,6 +4,7 @@
 //! holds a connection and its buffers, and nothing else would ever end it. (How long a *body* may take
 //! is the business of who reads it, because that can still be answered.)
 
+use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,7 +12,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::Router;
+use axum::http::Request;
+use axum::response::Response;
+use hyper::body::Incoming;
 use hyper::rt::{Sleep, Timer};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -21,6 +24,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
 use tokio_io_timeout::TimeoutStream;
 use tokio_util::io::InspectReader;
+use tower::Service;
 use tracing::debug;
 
 use crate::settings::ConnectionSettings;
@@ -33,14 +37,16 @@ const FOR_EVER: Duration = Duration::from_secs(u32::MAX as u64);
 
 /// Serves the requests of one connection until either side closes it, which `hung_up` may know first, a
 /// limit ends it, or the server shuts down, which lets the request that runs finish.
-pub(crate) async fn serve<S>(
+pub(crate) async fn serve<S, A>(
     socket: S,
     hung_up: impl Future<Output = ()>,
-    app: Router,
+    app: A,
     settings: ConnectionSettings,
     server: Watcher,
 ) where
     S: AsyncRead + AsyncWrite + Send + 'static,
+    A: Service<Request<Incoming>, Response = Response, Error = Infallible> + Clone + Send + 'static,
+    A::Future: Send,
 {
     let mut socket = TimeoutStream::new(socket);
     socket.set_write_timeout(settings.write_timeout);
@@ -142,6 +148,7 @@ impl Future for HeadSleep {
 
 #[cfg(test)]
 mod tests {
+    use axum::Router;
     use axum::routing::get;
     use hyper_util::server::graceful::GracefulShutdown;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};

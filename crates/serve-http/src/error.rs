@@ -213,6 +213,9 @@ pub enum Problem {
     /// The request holds no API key that is known, and one is needed.
     #[error("{0}; send `Authorization: Bearer KEY`")]
     Unauthorized(&'static str),
+    /// The API key is none of those that are let in.
+    #[error("the API key is not known here; send `Authorization: Bearer KEY`")]
+    WrongKey,
     /// A class above the caller's own.
     #[error("{param} is {asked:?}, and the highest class of this API key is {highest:?}")]
     ClassForbidden {
@@ -320,7 +323,9 @@ impl Problem {
             Self::BodiesFull { .. } => full("overloaded"),
             Self::TooManyConnections { .. } => full("too_many_connections"),
             Self::TooLarge { .. } => invalid(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"),
-            Self::Unauthorized(_) => invalid(StatusCode::UNAUTHORIZED, "invalid_api_key"),
+            Self::Unauthorized(_) | Self::WrongKey => {
+                invalid(StatusCode::UNAUTHORIZED, "invalid_api_key")
+            }
             Self::ClassForbidden { .. } => invalid(StatusCode::FORBIDDEN, "class_forbidden"),
             Self::KeyReused => invalid(StatusCode::UNPROCESSABLE_ENTITY, "idempotency_key_reused"),
             Self::RequestNotFound { .. } => invalid(StatusCode::NOT_FOUND, "request_not_found"),
@@ -403,11 +408,14 @@ fn shown(text: &str) -> &str {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let mut response = (self.kind().status, Json(self.body())).into_response();
-        if self.is_capacity() {
-            response.extensions_mut().insert(ForCapacity);
-        }
-        if matches!(self, Self::Unauthorized(_)) {
+        let kind = self.kind();
+        let mut response = (kind.status, Json(self.body())).into_response();
+        response.extensions_mut().insert(Told {
+            code: kind.code,
+            for_capacity: self.is_capacity(),
+            wrong_key: matches!(self, Self::WrongKey),
+        });
+        if matches!(self, Self::Unauthorized(_) | Self::WrongKey) {
             let bearer = HeaderValue::from_static("Bearer");
             response
                 .headers_mut()
@@ -428,9 +436,15 @@ impl IntoResponse for Problem {
     }
 }
 
-/// Marks a response that was refused for want of capacity.
+/// What a response tells of a problem, for those that it passes on its way out.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ForCapacity;
+pub(crate) struct Told {
+    pub(crate) code: &'static str,
+    /// It was refused for want of capacity.
+    pub(crate) for_capacity: bool,
+    /// It was asked for with a key that nobody knows.
+    pub(crate) wrong_key: bool,
+}
 
 /// The body of a failing answer.
 #[derive(Debug, Serialize)]

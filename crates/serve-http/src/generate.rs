@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serve_core::{EventKind, FinishReason};
 
+use crate::access::Access;
 use crate::api::{Counted, ScoredToken, Timings};
 use crate::error::Problem;
 use crate::metrics::Arrived;
@@ -80,6 +81,13 @@ impl Generation {
             log,
             arrived: None,
         }
+    }
+
+    /// Has the access log tell what became of this answer.
+    #[must_use]
+    pub(crate) fn logged(mut self, access: Option<Access>) -> Self {
+        self.log.access = access;
+        self
     }
 
     /// Has the end of this answer count as the end of the request that has `arrived`.
@@ -201,6 +209,7 @@ impl Generation {
                     return self.stopped_by_text();
                 }
                 self.stops.finish(out);
+                self.log.used = Some(usage);
                 self.log.outcome = match reason {
                     FinishReason::Stop => "stop",
                     FinishReason::Length => "length",

@@ -6,13 +6,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Router;
+use axum::extract::Request;
+use hyper::body::Incoming;
 use hyper_util::server::graceful::GracefulShutdown;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
+use tower::ServiceExt;
 use tracing::{info, warn};
 
+use crate::access::Peer;
 use crate::connection;
 use crate::hangup::Socket;
 use crate::lifecycle::State;
@@ -105,9 +109,16 @@ fn begin(
     if let Err(error) = prepare(&socket) {
         warn!(%error, "a connection's options could not be set");
     }
+    let peer = socket.peer_addr().map(Peer).ok();
+    let app = door.app.map_request(move |mut request: Request<Incoming>| {
+        if let Some(peer) = peer {
+            request.extensions_mut().insert(peer);
+        }
+        request
+    });
     let socket = Socket::new(socket);
     let hung_up = socket.clone().hung_up();
-    let (app, settings) = (door.app, door.settings);
+    let settings = door.settings;
     let served = connection::serve(socket, hung_up, app, settings, connections.watcher());
     let counted = service.metrics().connected();
     tokio::spawn(async move {

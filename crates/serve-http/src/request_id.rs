@@ -1,5 +1,5 @@
 //! `x-request-id` on every answer and every log line: the client's own if it sent a usable one, else
-//! a fresh one.
+//! a fresh one. And the line of the [access log](crate::access) that goes with it.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,6 +10,8 @@ use axum::middleware::Next;
 use axum::response::Response;
 use tracing::{Instrument, info_span};
 
+use crate::access::{Access, Peer};
+use crate::error::Told;
 use crate::secret_ids::SecretIds;
 
 const NAME: HeaderName = HeaderName::from_static("x-request-id");
@@ -27,8 +29,13 @@ pub(crate) async fn attach(mut request: Request, next: Next) -> Response {
     let shown = id.to_str().unwrap_or_default();
     let span = info_span!("http", request_id = shown);
     let name = RequestName(shown.to_owned());
+    let peer = request.extensions().get::<Peer>();
+    let access = Access::new(request.method(), request.uri(), peer, span.clone());
     request.extensions_mut().insert(name);
+    request.extensions_mut().insert(access.clone());
     let mut response = next.run(request).instrument(span).await;
+    let code = response.extensions().get::<Told>().map(|told| told.code);
+    access.answered(response.status(), code);
     response.headers_mut().insert(NAME, id);
     response
 }

@@ -8,17 +8,19 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::{Json, Router};
+use axum::{Extension, Json, Router};
 use serde_json::{Value, json};
 use serve_core::Span;
 use tracing::Instrument;
 
+use crate::access::Access;
 use crate::api::{
     ChatRequest, CompletionRequest, Endpoint, Header, ModelList, ModelObject, Options,
 };
+use crate::auth::{Key, Keys};
 use crate::body::Read;
 use crate::cors;
-use crate::error::{ForCapacity, Problem};
+use crate::error::{Problem, Told};
 use crate::generate::Generation;
 use crate::idempotency::{self, BodyHash};
 use crate::lifecycle::State;
@@ -88,7 +90,7 @@ fn over(service: Arc<Service>, paths: Router<Arc<Service>>) -> Router {
     let router = paths
         .layer(middleware::map_response_with_state(
             Arc::clone(&service),
-            capacity_status,
+            told,
         ))
         .layer(middleware::from_fn(request_id::attach))
         .with_state(service);
@@ -198,6 +200,7 @@ async fn answer<A: Ask>(
     arrived: &mut Option<Arrived>,
 ) -> Result<Response, Problem> {
     let settings = service.settings();
+    let access = request.extensions().get::<Access>().cloned();
     let caller = Caller::of(&request, &service.access().keys)?;
     let key = idempotency_key(&request, settings)?;
     let serving = service.serving()?;
@@ -212,14 +215,22 @@ async fn answer<A: Ask>(
     };
     let (stream, usage) = (ask.options().stream, ask.options().stream_usage);
     let terms = caller.terms(ask.options(), settings)?;
+    if let Some(access) = &access {
+        access.read();
+        access.classed(settings.class_name(terms.class));
+    }
     if let Some(text) = key {
         let once = Once::new(A::ENDPOINT, text, &terms, stream)?;
         let hash = BodyHash::of(&body.bytes);
         let worker = Arc::clone(service);
-        let work = async move { ask.start(worker.serving()?, terms, body).await };
+        let work = async move {
+            let (header, generation) = ask.start(worker.serving()?, terms, body).await?;
+            Ok((header, generation.logged(access)))
+        };
         return once.answer(service, hash, work).await;
     }
-    let (header, mut generation) = ask.start(serving, terms, body).await?;
+    let (header, generation) = ask.start(serving, terms, body).await?;
+    let mut generation = generation.logged(access);
     if stream {
         generation.begun().await?;
         if let Some(arrived) = arrived.take() {
@@ -280,22 +291,37 @@ impl Once {
     }
 }
 
+/// The key of a request that is not for text, or none where everybody is let in.
+fn known<'a>(
+    keys: &'a Keys,
+    headers: &HeaderMap,
+    access: &Access,
+) -> Result<Option<&'a Key>, Problem> {
+    let key = keys.find(headers)?;
+    if let Some(key) = key {
+        access.identified(key);
+    }
+    Ok(key)
+}
+
 async fn models(
     Shared(service): Shared<Arc<Service>>,
+    Extension(line): Extension<Access>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    service.access().keys.identify(&headers)?;
+    known(&service.access().keys, &headers, &line)?;
     let list = ModelList::from(described(service.serving()?));
     Ok(Json(list).into_response())
 }
 
 async fn model(
     Shared(service): Shared<Arc<Service>>,
+    Extension(line): Extension<Access>,
     name: Result<Path<String>, PathRejection>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let Path(name) = name.map_err(|_| Problem::Path)?;
-    service.access().keys.identify(&headers)?;
+    known(&service.access().keys, &headers, &line)?;
     let serving = service.serving()?;
     if name != serving.name() {
         return Err(Problem::ModelNotFound {
@@ -314,24 +340,28 @@ fn described(serving: &ServedModel) -> ModelObject<'_> {
 /// end is the same as that of a client that goes away.
 async fn cancel(
     Shared(service): Shared<Arc<Service>>,
+    Extension(line): Extension<Access>,
     id: Result<Path<String>, PathRejection>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let Path(id) = id.map_err(|_| Problem::Path)?;
-    let identity = service.access().keys.identify(&headers)?;
+    let access = service.access();
+    let key = known(&access.keys, &headers, &line)?;
+    let tenant = key.map(|key| key.identity.tenant).unwrap_or_default();
     // Also while the server drains: a cancellation helps it to end.
     let serving = service.running()?;
-    let cancelled = serving.cancel(identity.tenant, &id)?;
+    let cancelled = serving.cancel(tenant, &id)?;
     Ok(Json(json!({ "id": id, "cancelled": cancelled })).into_response())
 }
 
 /// The settings as they are, wherever each of them came from.
 async fn config(
     Shared(service): Shared<Arc<Service>>,
+    Extension(line): Extension<Access>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let access = service.access();
-    let own = access.keys.name(&headers)?;
+    let own = known(&access.keys, &headers, &line)?.map(|key| &*key.name);
     let mut shown = access.shown.clone();
     // A key is told of itself and of no other.
     if let Some(keys) = shown.get_mut("keys").and_then(Value::as_array_mut) {
@@ -347,13 +377,14 @@ async fn metrics(Shared(service): Shared<Arc<Service>>) -> Response {
     ([(header::CONTENT_TYPE, content_type)], text).into_response()
 }
 
-/// Gives refusals for want of capacity the status that the settings ask for.
-async fn capacity_status(
-    Shared(service): Shared<Arc<Service>>,
-    mut response: Response,
-) -> Response {
+/// Gives refusals for want of capacity the status that the settings ask for, and counts wrong keys.
+async fn told(Shared(service): Shared<Arc<Service>>, mut response: Response) -> Response {
+    let told = response.extensions().get::<Told>().copied();
+    if told.is_some_and(|told| told.wrong_key) {
+        service.metrics().wrong_key();
+    }
     let asked = service.settings().capacity_status == CapacityStatus::Unavailable;
-    if asked && response.extensions().get::<ForCapacity>().is_some() {
+    if asked && told.is_some_and(|told| told.for_capacity) {
         *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
     }
     response

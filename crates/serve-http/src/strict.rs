@@ -6,18 +6,23 @@
 //! machine's loopback address is known by the `Host` that it sends.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, Version, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use crate::error::Problem;
+use crate::error::{Problem, Told};
 use crate::hosts::AllowedHosts;
 use crate::linger::Lingering;
 use crate::service::Service;
 
-/// Answers what is no proper request, and reads the rest of a body that its handler has not.
+/// How long a client with a wrong key waits for its answer: one that tries keys tries one a second with each
+/// connection.
+const WRONG_KEY_DELAY: Duration = Duration::from_secs(1);
+
+/// Answers what is no proper request, slows down what tries keys, and reads the rest of a body that its handler has not.
 pub(crate) async fn strict(
     State(service): State<Arc<Service>>,
     request: Request,
@@ -26,7 +31,17 @@ pub(crate) async fn strict(
     let awaits_continue = request.headers().contains_key(header::EXPECT);
     let request = request.map(|body| Lingering::over(body, awaits_continue));
     match check(&request, &service.settings().allowed_hosts) {
-        Ok(()) => next.run(request).await,
+        Ok(()) => {
+            let response = next.run(request).await;
+            if response
+                .extensions()
+                .get::<Told>()
+                .is_some_and(|told| told.wrong_key)
+            {
+                tokio::time::sleep(WRONG_KEY_DELAY).await;
+            }
+            response
+        }
         Err(problem) => problem.into_response(),
     }
 }

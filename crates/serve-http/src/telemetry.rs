@@ -1,14 +1,15 @@
-//! One log line for each request that reached the engine, with where its time went.
+//! Follows a request through the engine: where its time went, for its client, its metrics and its log line.
 
 use std::sync::Arc;
 
 use serve_core::{Event, EventKind, Span, Time, Usage};
-use tracing::{Span as LogSpan, info};
 
+use crate::access::{Access, Generated};
 use crate::api::Timings;
 use crate::metrics::Metrics;
 
-/// Follows one request and writes its line when it is dropped, however it ended.
+/// Follows one request, and tells its line in the access log what it has seen when it is dropped, however the
+/// request ended.
 #[derive(Debug)]
 pub(crate) struct RequestLog {
     /// The answer's id, as the client sees it.
@@ -22,8 +23,10 @@ pub(crate) struct RequestLog {
     started: Option<Time>,
     first_token: Option<Time>,
     last: Time,
-    /// The HTTP request that this belongs to: a stream outlives the handler.
-    span: LogSpan,
+    /// What the engine has told at the end.
+    pub(crate) used: Option<Usage>,
+    /// The line of the HTTP request that this belongs to; a warm-up has none.
+    pub(crate) access: Option<Access>,
     metrics: Option<Arc<Metrics>>,
 }
 
@@ -38,7 +41,8 @@ impl RequestLog {
             started: None,
             first_token: None,
             last: arrival,
-            span: LogSpan::current(),
+            used: None,
+            access: None,
             metrics: None,
         }
     }
@@ -103,24 +107,18 @@ impl RequestLog {
 
 impl Drop for RequestLog {
     fn drop(&mut self) {
-        let [queue, prefill, decode] = self.parts().map(rounded);
-        let _http = self.span.enter();
-        info!(
-            id = self.id,
-            outcome = self.outcome,
-            prompt_tokens = self.prompt_tokens,
-            output_tokens = self.output_tokens,
-            queue_ms = queue,
-            prefill_ms = prefill,
-            decode_ms = decode,
-            "request"
-        );
+        if let Some(access) = &self.access {
+            access.generated(Generated {
+                id: std::mem::take(&mut self.id),
+                outcome: self.outcome,
+                prompt_tokens: self.prompt_tokens,
+                output_tokens: self.output_tokens,
+                cached_tokens: self.used.map(|usage| usage.cached_tokens),
+                preemptions: self.used.map(|usage| usage.preemptions),
+                parts: self.parts(),
+            });
+        }
     }
-}
-
-/// Milliseconds with one decimal: enough for a log line.
-fn rounded(span: Span) -> f64 {
-    (span.as_millis_f64() * 10.0).round() / 10.0
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName};
 use serve_core::{Class, Span, TenantId};
 
+use crate::access::Access;
 use crate::api::{Options, TIMEOUT_MS_MAX};
 use crate::auth::{Identity, Keys};
 use crate::error::Problem;
@@ -56,7 +57,12 @@ impl Caller {
     /// [`Problem::Unauthorized`], or a header that cannot be read.
     pub(crate) fn of(request: &Request, keys: &Keys) -> Result<Self, Problem> {
         let headers = request.headers();
-        let identity = keys.identify(headers)?;
+        let access = request.extensions().get::<Access>();
+        let key = keys.find(headers)?;
+        if let (Some(key), Some(access)) = (key, access) {
+            access.identified(key);
+        }
+        let identity = key.map(|key| key.identity).unwrap_or_default();
         let name = request.extensions().get::<RequestName>();
         Ok(Self {
             identity,

@@ -41,6 +41,7 @@ pub(crate) struct Metrics {
     tally: Mutex<Tally>,
     connections: Arc<AtomicU64>,
     connections_dropped: AtomicU64,
+    wrong_keys: AtomicU64,
     ttft_seconds: Histogram,
     queue_seconds: Histogram,
     step_seconds: Histogram,
@@ -77,6 +78,7 @@ impl Metrics {
             tally: Mutex::default(),
             connections: Arc::default(),
             connections_dropped: AtomicU64::default(),
+            wrong_keys: AtomicU64::default(),
             ttft_seconds: seconds(),
             queue_seconds: seconds(),
             step_seconds: seconds(),
@@ -129,6 +131,11 @@ impl Metrics {
         self.connections_dropped.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// A request on any path came with a key that nobody knows.
+    pub(crate) fn wrong_key(&self) {
+        self.wrong_keys.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// All of it as text.
     pub(crate) fn text(&self, snapshot: &Snapshot) -> String {
         let mut text = Text::default();
@@ -170,6 +177,11 @@ impl Metrics {
             "serve_connections_dropped_total",
             "Connections that were closed unheard because there were too many",
             self.connections_dropped.load(Ordering::Relaxed),
+        );
+        text.counter(
+            "serve_wrong_keys_total",
+            "Requests on any path with an API key that is not known",
+            self.wrong_keys.load(Ordering::Relaxed),
         );
         text.counter(
             "serve_log_lines_lost_total",

@@ -1,19 +1,20 @@
 //! A log that cannot be written: nothing happens but that its lines are lost and counted.
 
-use std::fs::File;
+use std::fs;
 use std::net::TcpListener;
 use std::process::Stdio;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::process::Process;
+use crate::settings::{File, hashed};
 use crate::support::{chunks, streamed_text, tokens_in};
 
 const FAST: &[&str] = &["--backend", "mock", "--mock-speed", "inf", "--log", "debug"];
 
 /// A file on a full disk.
 fn full() -> Stdio {
-    File::options()
+    fs::File::options()
         .write(true)
         .open("/dev/full")
         .unwrap()
@@ -153,5 +154,175 @@ async fn a_line_can_be_json() {
     assert_eq!(
         (&line["outcome"], &line["output_tokens"]),
         (&json!("length"), &json!(3))
+    );
+}
+
+/// Whatever comes in over HTTP has one line, which says how it ended and of whom it was.
+#[tokio::test]
+async fn every_request_has_one_line_however_it_ends() {
+    let key = "sk-0123456789abcdef0123456789abcdef";
+    let settings = format!(
+        "backend = \"mock\"\nmock_speed = 0.2\nlog_format = \"json\"\nmax_batch = 1\nqueue_cap = 1\n\
+         order = \"fair-tenants\"\n[[keys]]\nname = \"shop-1\"\ntenant = \"shop\"\nsha256 = \"{}\"\n",
+        hashed(key)
+    );
+    let file = File::of("every-line", &settings);
+    let mut process = Process::start(&["--config", file.path()]);
+    let client = reqwest::Client::new();
+    let ask = |path: &str, id: &str, key: &str, body: &str| {
+        let request = client.post(process.url(path)).bearer_auth(key);
+        let request = request.header("content-type", "application/json");
+        request.header("x-request-id", id).body(body.to_owned())
+    };
+    let (completions, body) = ("/v1/completions", r#"{"prompt": "x", "max_tokens": 2}"#);
+    let streamed = r#"{"prompt": "x", "max_tokens": 2, "stream": true}"#;
+    let long = r#"{"prompt": "x", "max_tokens": 2000, "stream": true}"#;
+    // Path, id, key, body; what the line says.
+    let table = [
+        (completions, "whole", key, body, 200, "length"),
+        (completions, "streamed", key, streamed, 200, "length"),
+        (
+            completions,
+            "wrong-key",
+            "sk-wrong",
+            body,
+            401,
+            "invalid_api_key",
+        ),
+        (completions, "no-json", key, "{", 400, "invalid_json"),
+        (
+            completions,
+            "too-long",
+            key,
+            r#"{"prompt": "x", "max_tokens": 4000000}"#,
+            400,
+            "context_length_exceeded",
+        ),
+        ("/v1/nothing", "no-path", key, body, 404, "not_found"),
+        (
+            "/v1/models",
+            "no-method",
+            key,
+            body,
+            405,
+            "method_not_allowed",
+        ),
+        (
+            "/v1/requests/none/cancel",
+            "no-request",
+            key,
+            "",
+            404,
+            "request_not_found",
+        ),
+    ];
+    for (path, id, key, body, status, _) in &table {
+        let answer = ask(path, id, key, body).send().await.unwrap();
+        assert_eq!(answer.status(), *status, "{id}");
+        answer.text().await.unwrap();
+    }
+    let models = client.get(process.url("/v1/models")).bearer_auth(key);
+    let models = models
+        .header("x-request-id", "models")
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(models.status(), 200);
+    // One that runs, and as many that wait as may; the next is refused.
+    let mut running = ask(completions, "left", key, long).send().await.unwrap();
+    assert!(running.chunk().await.unwrap().is_some());
+    let waiting = tokio::spawn(ask(completions, "waits", key, body).send());
+    let full = loop {
+        let answer = ask(completions, "full", key, body).send().await.unwrap();
+        if answer.status() == 429 {
+            break answer;
+        }
+    };
+    drop(full);
+    drop(running);
+    assert_eq!(waiting.await.unwrap().unwrap().status(), 200);
+    let metrics = client.get(process.url("/metrics")).send().await.unwrap();
+    let metrics = metrics.text().await.unwrap();
+    assert!(
+        metrics.contains("\nserve_wrong_keys_total 1\n"),
+        "{metrics}"
+    );
+    process.signal("TERM");
+    let logged = process.wait().stderr;
+    let lines: Vec<Value> = logged
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .filter(|line: &Value| line["message"] == "request")
+        .collect();
+    let of = |id: &str| -> &Value {
+        let mut found = lines.iter().filter(|line| line["span"]["request_id"] == id);
+        let line = found
+            .next()
+            .unwrap_or_else(|| panic!("{id} has no line: {logged}"));
+        assert!(
+            found.next().is_none() || id == "full",
+            "{id} has two lines: {logged}"
+        );
+        line
+    };
+    for (path, id, key_sent, _, status, outcome) in &table {
+        let line = of(id);
+        let said = (
+            &line["method"],
+            &line["path"],
+            &line["status"],
+            &line["outcome"],
+        );
+        assert_eq!(
+            said,
+            (
+                &json!("POST"),
+                &json!(path),
+                &json!(status),
+                &json!(outcome)
+            ),
+            "{id}"
+        );
+        let peer = line["peer"].as_str().unwrap();
+        assert!(peer.starts_with("127.0.0.1:"), "{line}");
+        assert!(line["total_ms"].as_f64().unwrap() >= 0.0, "{line}");
+        // What is asked on a path that there is not needs no key.
+        let known = *key_sent == key && !["no-path", "no-method"].contains(id);
+        let name = if known { json!("shop-1") } else { Value::Null };
+        assert_eq!(line["key"], name, "{line}");
+        assert_eq!(line["tenant"].is_null(), !known, "{line}");
+    }
+    for id in ["whole", "streamed"] {
+        let line = of(id);
+        assert_eq!(line["tenant"], "shop");
+        assert_eq!(line["class"], "free");
+        assert_eq!(
+            (&line["prompt_tokens"], &line["output_tokens"]),
+            (&json!(1), &json!(2))
+        );
+        assert_eq!(
+            (&line["cached_tokens"], &line["preemptions"]),
+            (&json!(0), &json!(0))
+        );
+        assert!(line["id"].as_str().unwrap().starts_with("cmpl-"));
+        for time in ["read_ms", "queue_ms", "prefill_ms", "decode_ms"] {
+            let (time, total) = (line[time].as_f64().unwrap(), line["total_ms"].as_f64());
+            assert!((0.0..=total.unwrap() + 1.0).contains(&time), "{line}");
+        }
+    }
+    assert_eq!(
+        (&of("models")["status"], &of("models")["outcome"]),
+        (&json!(200), &json!("ok"))
+    );
+    assert_eq!(of("left")["outcome"], "cancelled");
+    assert_eq!(of("full")["outcome"], "overloaded");
+    assert_eq!(of("full")["class"], "free");
+    assert!(
+        !lines.iter().any(|line| line["path"] == "/metrics"),
+        "{logged}"
+    );
+    assert!(
+        !logged.contains(key) && !logged.contains("sk-wrong"),
+        "{logged}"
     );
 }

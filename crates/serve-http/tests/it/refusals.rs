@@ -182,6 +182,7 @@ fn table() -> Vec<(Problem, u16, &'static str, &'static str)> {
             "slow_reader",
         ),
         (Problem::Unauthorized("x"), 401, INVALID, "invalid_api_key"),
+        (Problem::WrongKey, 401, INVALID, "invalid_api_key"),
         (
             Problem::ClassForbidden {
                 param: "x",

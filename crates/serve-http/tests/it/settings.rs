@@ -9,16 +9,16 @@ use serde_json::{Value, json};
 use crate::process::Process;
 
 /// A settings file that is gone when the test is over.
-struct File(PathBuf);
+pub(crate) struct File(PathBuf);
 
 impl File {
-    fn of(name: &str, text: &str) -> Self {
+    pub(crate) fn of(name: &str, text: &str) -> Self {
         let path = std::env::temp_dir().join(format!("serve-{}-{name}.toml", std::process::id()));
         std::fs::write(&path, text).unwrap();
         Self(path)
     }
 
-    fn path(&self) -> &str {
+    pub(crate) fn path(&self) -> &str {
         self.0.to_str().unwrap()
     }
 }
@@ -30,7 +30,7 @@ impl Drop for File {
 }
 
 /// The hash that the binary prints for a key.
-fn hashed(key: &str) -> String {
+pub(crate) fn hashed(key: &str) -> String {
     let mut child = Command::new(env!("CARGO_BIN_EXE_serve"))
         .arg("hash-key")
         .stdin(Stdio::piped())

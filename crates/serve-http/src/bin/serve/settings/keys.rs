@@ -144,12 +144,14 @@ impl Tenants {
                     tokens_per_s: rate("tokens_per_s", key.tokens_per_s)?,
                 },
             };
+            let name = tenant.name.clone();
             let id = tenants.join(tenant).map_err(|(field, name)| {
                 let cause = format!("another key of the tenant {name:?} says something else");
                 wrong(field, cause)
             })?;
             let identity = Identity { tenant: id, class };
-            tenants.keys = std::mem::take(&mut tenants.keys).with_named(&key.name, hash, identity);
+            tenants.keys =
+                std::mem::take(&mut tenants.keys).with_named(&key.name, &name, hash, identity);
         }
         Ok(tenants)
     }
