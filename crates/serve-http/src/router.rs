@@ -367,6 +367,9 @@ async fn config(
     if let Some(keys) = shown.get_mut("keys").and_then(Value::as_array_mut) {
         keys.retain(|key| key.get("name").and_then(Value::as_str) == own);
     }
+    if let (Some(shown), Some(running)) = (shown.as_object_mut(), service.described()) {
+        shown.insert("running".to_owned(), running.clone());
+    }
     Ok(Json(shown).into_response())
 }
 

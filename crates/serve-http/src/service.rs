@@ -86,6 +86,8 @@ pub struct Service {
     bodies: Bodies,
     ids: SecretIds,
     preparation: Preparation,
+    /// What `GET /v1/config` shows of what runs.
+    running: OnceLock<Value>,
     /// Since when it has been about to go.
     left: OnceLock<Instant>,
 }
@@ -111,6 +113,7 @@ impl Service {
             metrics: Metrics::new(),
             ids: SecretIds::default(),
             preparation: Preparation::default(),
+            running: OnceLock::new(),
             left: OnceLock::new(),
         })
     }
@@ -135,6 +138,17 @@ impl Service {
         let mut access = self.access.write().unwrap_or_else(PoisonError::into_inner);
         *access = Arc::new(Access { keys, shown });
         Ok(())
+    }
+
+    /// Has `GET /v1/config` show what settings and model have come to, under `running`. The first description
+    /// stays.
+    pub fn describe(&self, running: Value) {
+        let _ = self.running.set(running);
+    }
+
+    /// What it has been described as.
+    pub(crate) fn described(&self) -> Option<&Value> {
+        self.running.get()
     }
 
     /// The settings of the start.

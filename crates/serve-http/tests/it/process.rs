@@ -118,6 +118,14 @@ impl Process {
         Self::spawn(args, &[]).wait()
     }
 
+    /// What `--version` of the same binary says.
+    pub(crate) fn version(&self) -> String {
+        let output = Command::new(env!("CARGO_BIN_EXE_serve"))
+            .arg("--version")
+            .output();
+        String::from_utf8(output.unwrap().stdout).unwrap()
+    }
+
     /// `http://..` as the banner says.
     pub(crate) fn address(&self) -> String {
         let line = self.banner.lines().find(|line| line.contains("address"));

@@ -90,6 +90,21 @@ async fn the_effective_settings_are_shown_and_no_secret_is_among_them() {
     ] {
         assert_eq!(shown[name], value, "{name}");
     }
+    // What was left to the model, and what this is.
+    assert_eq!(shown["context"], json!(null));
+    assert_eq!(
+        shown["running"],
+        json!({
+            "served_model_name": "mock", "device": "mock", "max_batch": 5, "step_tokens": 512,
+            "context": 2_048, "kv_tokens": 10_240, "kv_block_tokens": 16,
+        })
+    );
+    assert_eq!(shown["version"], env!("CARGO_PKG_VERSION"));
+    let commit = shown["build"]["commit"].as_str().unwrap();
+    assert!(
+        process.version().contains(&format!("commit {commit}; ")),
+        "{commit}"
+    );
     assert_eq!(shown["keys"][0]["name"], "shop");
     assert_eq!(shown["keys"][0]["weight"], 4);
     assert_eq!(
@@ -254,7 +269,10 @@ async fn each_control_is_one_setting_away() {
         assert_eq!(&without[*name], off, "{name}");
         let differ: Vec<&String> = with
             .iter()
-            .filter(|(key, value)| *key != "port" && without[*key] != **value)
+            // What the settings come to is no setting.
+            .filter(|(key, value)| {
+                !["port", "running"].contains(&key.as_str()) && without[*key] != **value
+            })
             .map(|(key, _)| key)
             .collect();
         assert_eq!(differ, [name], "{control:?}");

@@ -168,8 +168,8 @@ impl fmt::Display for ServerSettings {
 
 /// Settings that a server is given and does not show.
 const NEVER_SHOWN: [&str; 1] = ["config"];
-/// Settings that differ between any two servers and decide nothing.
-const NEVER_COUNTED: [&str; 3] = ["host", "log", "port"];
+/// What differs between any two servers and decides nothing, and what a server tells beside its settings.
+const NEVER_COUNTED: [&str; 6] = ["build", "host", "log", "port", "running", "version"];
 
 /// A server that does not have what it was asked to have.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]

@@ -10,6 +10,7 @@ mod nearest;
 mod reload;
 mod settings;
 mod signals;
+mod version;
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -157,6 +158,7 @@ async fn serve(cli: Cli, log: Log, console: Console) -> Result<(), Failure> {
         _ = running => {}
         loaded = loading => {
             let Assembled { loaded, description } = loaded?;
+            service.describe(description.running.clone());
             let name = loaded.name.clone();
             match service.launch(loaded).await {
                 Ok(()) => {
@@ -207,7 +209,7 @@ fn edge(
         classes: settings.get(&CLASSES),
         keys,
         log_lines_lost: console.lines_lost(),
-        shown: serde_json::to_value(cli).map_err(|error| Failure::Runtime(error.into()))?,
+        shown: cli.shown()?,
     })
 }
 

@@ -65,7 +65,7 @@ impl Reload {
         let tenants = self.tenants.again(&cli)?;
         let next = tenants.settings(&cli);
         let change = Change::between(&self.current.get(), &next)?;
-        let shown = serde_json::to_value(&cli).map_err(|error| Failure::Runtime(error.into()))?;
+        let shown = cli.shown()?;
         let log = cli.log != self.cli.log;
         self.service
             .reload(&change, tenants.keys.clone(), shown)

@@ -6,7 +6,7 @@ use serve_core::mock::{Mock, MockConfig};
 use serve_http::Loaded;
 use serve_http::text::MockText;
 
-use super::{Assembled, Current, Description, Example, rebuild};
+use super::{Assembled, Current, Description, Example, rebuild, running};
 use crate::failure::Failure;
 use crate::settings::Cli;
 
@@ -19,10 +19,12 @@ pub(super) fn assemble(cli: &Cli, current: &Current) -> Result<Assembled, Failur
     })?;
     let limits = config.limits;
     let name = cli.served_model_name.clone();
+    let name = name.unwrap_or_else(|| "mock".to_owned());
+    let running = running(&name, "mock", &limits);
     let kv_tokens = u64::from(limits.usable_blocks()) * u64::from(limits.block_size);
     Ok(Assembled {
         loaded: Loaded {
-            name: name.unwrap_or_else(|| "mock".to_owned()),
+            name,
             text: Arc::new(MockText::new()),
             backend: Box::new(Mock::new(config.clone())),
             policies: current.policies()?,
@@ -46,6 +48,7 @@ pub(super) fn assemble(cli: &Cli, current: &Current) -> Result<Assembled, Failur
                 ),
             ],
             example: Example::Continue("Once upon a time"),
+            running,
         },
     })
 }

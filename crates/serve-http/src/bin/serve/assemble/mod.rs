@@ -9,6 +9,7 @@ mod progress;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use serde_json::{Value, json};
 use serve_core::Limits;
 use serve_http::Loaded;
 use serve_http::worker::Rebuild;
@@ -30,6 +31,8 @@ pub(crate) struct Description {
     /// Name and value of each further line.
     pub(crate) lines: Vec<(&'static str, String)>,
     pub(crate) example: Example,
+    /// What settings and model come to, for `GET /v1/config`.
+    pub(crate) running: Value,
 }
 
 /// What the banner tells to try.
@@ -39,6 +42,19 @@ pub(crate) enum Example {
     /// Something to say to the model.
     #[cfg(feature = "model")]
     Say(&'static str),
+}
+
+/// What limits come to, under the names of the settings, and how `model` is called.
+fn running(model: &str, device: &str, limits: &Limits) -> Value {
+    json!({
+        "served_model_name": model,
+        "device": device,
+        "max_batch": limits.sequences_max,
+        "step_tokens": limits.step_tokens_max,
+        "context": limits.context_max,
+        "kv_tokens": u64::from(limits.usable_blocks()) * u64::from(limits.block_size),
+        "kv_block_tokens": limits.block_size,
+    })
 }
 
 pub(crate) fn assemble(

@@ -17,7 +17,7 @@ use serve_model::text::{ChatInputs, ChatTemplate, Detokenizer, Tokenizer};
 use serve_sched::settings::{CONTEXT, KV_TOKENS, MAX_BATCH, STEP_TOKENS};
 
 use super::progress::{Meter, mib};
-use super::{Assembled, Current, Description, Example, rebuild};
+use super::{Assembled, Current, Description, Example, rebuild, running};
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::settings::Cli;
@@ -99,6 +99,7 @@ pub(crate) fn assemble(
             ),
         ],
         example,
+        running: Value::Null,
     };
     if let Source::Random(shape) = &source {
         let origin = shape.origin;
@@ -107,6 +108,12 @@ pub(crate) fn assemble(
     }
     let name = cli.served_model_name.clone();
     let name = name.unwrap_or_else(|| named(&source, cli.model.as_deref(), &info.name));
+    description.running = running(&name, &info.device, &description.limits);
+    description.running["dtype"] = info.dtype.into();
+    description.running["weights_dtype"] = info.weights_dtype().into();
+    description.running["parameters"] = info.parameters.into();
+    description.running["weights_bytes"] = info.weights_bytes.into();
+    description.running["kv_bytes"] = info.kv_bytes.into();
     let text = ModelText {
         tokenizer,
         chat_template,

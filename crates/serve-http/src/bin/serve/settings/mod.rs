@@ -13,11 +13,12 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use serde::Serialize;
+use serde_json::Value;
 use serve_sched::Settings;
 use serve_sched::settings::{MOCK, Row};
 
 use crate::failure::{EXIT_CODES, Failure};
-use crate::log;
+use crate::{log, version};
 pub(crate) use file::read;
 use keys::KeySettings;
 pub(crate) use keys::Tenants;
@@ -32,7 +33,7 @@ use scheduler::SchedulerSettings;
 /// given as the environment variable shown beside it, or in a TOML file under the flag's name with
 /// underscores (`max_batch = 8`). A flag wins over a variable, and a variable over the file.
 #[derive(Clone, Debug, Parser, Serialize)]
-#[command(name = "serve", version, after_help = EXIT_CODES, max_term_width = 100,
+#[command(name = "serve", version = version::LINE.as_str(), after_help = EXIT_CODES, max_term_width = 100,
           next_help_heading = "Model")]
 pub(crate) struct Cli {
     /// Something else than serving
@@ -228,6 +229,19 @@ impl Cli {
             Some(row) => Err(usage(&row.flag(), "it needs --backend mock".to_owned())),
             None => Ok(self.settings().check()?),
         }
+    }
+
+    /// What `GET /v1/config` shows: every setting as it holds, and what this binary is.
+    ///
+    /// # Errors
+    ///
+    /// Where a value cannot be written as JSON.
+    pub(crate) fn shown(&self) -> Result<Value, Failure> {
+        let failed = |error: serde_json::Error| Failure::Runtime(error.into());
+        let mut shown = serde_json::to_value(self).map_err(failed)?;
+        shown["version"] = env!("CARGO_PKG_VERSION").into();
+        shown["build"] = version::build();
+        Ok(shown)
     }
 
     /// What was given of the settings that the scheduler has a table of.
