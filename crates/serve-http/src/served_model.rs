@@ -89,6 +89,7 @@ impl ServedModel {
         let arrival = self.worker.now();
         self.check_model(&chat.options)?;
         let permit = self.worker.reserve(terms.tenant)?;
+        self.worker.pre_admit(terms.tenant, terms.class)?;
         let ChatRequest {
             messages,
             template_variables,
@@ -134,6 +135,7 @@ impl ServedModel {
         let permit = self.worker.reserve(terms.tenant)?;
         let (prompt, permit) = match completion.prompt {
             Prompt::Text(prompt) => {
+                self.worker.pre_admit(terms.tenant, terms.class)?;
                 let bytes = prompt.len();
                 self.check_length("prompt", bytes)?;
                 let text = Arc::clone(&self.text);
@@ -216,9 +218,16 @@ impl ServedModel {
             .with_start_by(queue_timeout.map(|timeout| job.arrival + timeout))
             .with_sampling(sampling)
             .with_logprobs(options.logprobs)?;
-        if !options.ignore_eos {
-            request = request.with_stop_tokens(Arc::clone(self.text.stop_tokens()));
-        }
+        let markup = |stop: &String| self.text.markup(stop);
+        let marks: Vec<TokenId> = options.stop.iter().filter_map(markup).collect();
+        let own = match options.ignore_eos {
+            true => &Arc::default(),
+            false => self.text.stop_tokens(),
+        };
+        request = match marks.is_empty() {
+            true => request.with_stop_tokens(Arc::clone(own)),
+            false => request.with_stop_tokens([&marks, &**own].concat()),
+        };
         let header = Header {
             id: match job.endpoint {
                 Endpoint::Chat => format!("chatcmpl-{unique:016x}"),

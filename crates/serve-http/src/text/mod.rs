@@ -47,6 +47,13 @@ pub trait Text: Send + Sync {
     /// no text shows, stands for itself.
     fn bytes(&self, token: TokenId) -> Vec<u8>;
 
+    /// The token of markup that is spelt so (`<|im_end|>`), if there is one. It is never text, so a stop string
+    /// that is its spelling means the token.
+    fn markup(&self, spelling: &str) -> Option<TokenId> {
+        let _ = spelling;
+        None
+    }
+
     /// Token ids are below this.
     fn vocabulary(&self) -> u32;
 

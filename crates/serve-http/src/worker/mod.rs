@@ -19,7 +19,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use serve_core::{
-    Backend, CancelReason, Limit, Limits, Refusal, Request, RequestId, Span, TenantId, Time,
+    Backend, CancelReason, Class, Limit, Limits, Refusal, Request, RequestId, Span, TenantId, Time,
+    TokenId,
 };
 use serve_sched::driver::{Clock, NotTaken, RealClock, Runner, SharedScheduler};
 use serve_sched::settings::{Change, ChangeError};
@@ -147,6 +148,23 @@ impl Worker {
             // One permit is enough, and each of those refused needs its own.
             retry_after: self.time_to_drain(full.refused),
         })
+    }
+
+    /// Refuses what a rate, or a limit on what a tenant or a class has in flight, would refuse at any length,
+    /// before any work is done for it.
+    ///
+    /// # Errors
+    ///
+    /// [`Problem::Refused`] by the scheduler.
+    pub(crate) fn pre_admit(&self, tenant: TenantId, class: Class) -> Result<(), Problem> {
+        let least = vec![TokenId::new(0)];
+        let least = Request::new(self.next_id(), self.now(), least, 1)?;
+        let least = least.with_tenant(tenant).with_class(class);
+        match self.shared.pre_admit(&least) {
+            Err(NotTaken::Refused(refusal)) => Err(Problem::Refused(refusal)),
+            // It is told when the request comes.
+            Ok(()) | Err(_) => Ok(()),
+        }
     }
 
     /// How long the engine takes to end `requests`, if that is known.

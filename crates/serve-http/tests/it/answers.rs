@@ -201,6 +201,35 @@ async fn the_beginning_of_a_stop_string_at_the_end_is_text() {
     assert_eq!(body["choices"][0]["message"]["content"], "so it is EN");
 }
 
+/// No text ever shows `<end>`: as a stop string it means the token, whatever else ends an answer.
+#[tokio::test]
+async fn a_stop_string_that_is_markup_means_the_token() {
+    let server = serving(Script::saying("abc"), EdgeSettings::default()).await;
+    for stop in [json!("<end>"), json!(["nope", "<end>"])] {
+        for stream in [false, true] {
+            let body = json!({
+                "prompt": "x", "max_tokens": 9, "ignore_eos": true, "stop": stop, "stream": stream
+            });
+            let answer = server.post("/v1/completions", body).await;
+            let (text, finish) = match stream {
+                true => {
+                    let chunks = chunks(&answer.body);
+                    let finish = chunks
+                        .iter()
+                        .find_map(|it| it["choices"][0]["finish_reason"].as_str());
+                    (streamed_text(&chunks), finish.unwrap().to_owned())
+                }
+                false => {
+                    let choice = answer.json()["choices"][0].clone();
+                    let finish = choice["finish_reason"].as_str().unwrap().to_owned();
+                    (choice["text"].as_str().unwrap().to_owned(), finish)
+                }
+            };
+            assert_eq!((&*text, &*finish), ("abc", "stop"), "{stop} {stream}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_stop_token_is_no_text_and_may_be_ignored() {
     let server = saying("ab").await;

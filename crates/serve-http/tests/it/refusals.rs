@@ -3,20 +3,24 @@
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use axum::response::IntoResponse;
 use serde_json::{Value, json};
 use serve_core::{
     Blame, CancelReason, Class, InvalidRequest, InvalidSampling, Limit, Reason, Refusal, Request,
-    Span, TenantId,
+    Sampling, Span, TenantId, TokenId,
 };
+use serve_http::api::Message;
 use serve_http::error::Problem;
 use serve_http::lifecycle::State;
+use serve_http::text::{Detokenize, MockText, Text, TextError};
 use serve_http::{CapacityStatus, EdgeSettings, Loaded, Service};
-use serve_sched::Policies;
 use serve_sched::admit::{Admit, Cost, Load, Quota, TokenBucket};
+use serve_sched::{Policies, Settings};
 
-use crate::support::{Script, Server, loaded};
+use crate::support::{Script, Server, Word, loaded, user};
 
 const OPERATIONS: &str = include_str!("../../../../docs/operations.md");
 
@@ -575,6 +579,126 @@ async fn a_policy_of_ones_own_refuses_in_its_own_words() {
         let metrics = server.get("/metrics").await.body;
         let counted = format!("serve_refusals_total{{code=\"{code}\"}} 1");
         assert!(metrics.contains(&counted), "{metrics}");
+    }
+}
+
+/// The mock's text, with a count of the texts that have become tokens.
+#[derive(Default)]
+struct CountedText {
+    inner: MockText,
+    encoded: Arc<AtomicU32>,
+}
+
+impl Text for CountedText {
+    fn encode(&self, text: &str) -> Result<Vec<TokenId>, TextError> {
+        self.encoded.fetch_add(1, Ordering::SeqCst);
+        self.inner.encode(text)
+    }
+
+    fn encode_chat(
+        &self,
+        messages: &[Message],
+        variables: &serde_json::Map<String, Value>,
+    ) -> Result<Vec<TokenId>, TextError> {
+        self.encoded.fetch_add(1, Ordering::SeqCst);
+        self.inner.encode_chat(messages, variables)
+    }
+
+    fn detokenizer(&self) -> Box<dyn Detokenize> {
+        self.inner.detokenizer()
+    }
+
+    fn bytes(&self, token: TokenId) -> Vec<u8> {
+        self.inner.bytes(token)
+    }
+
+    fn vocabulary(&self) -> u32 {
+        self.inner.vocabulary()
+    }
+
+    fn stop_tokens(&self) -> &Arc<[TokenId]> {
+        self.inner.stop_tokens()
+    }
+
+    fn sampling(&self) -> Sampling {
+        self.inner.sampling()
+    }
+}
+
+/// A rate that is used up, and a limit on what is in flight, cost nothing but the reading of the body.
+#[tokio::test]
+async fn what_a_rate_or_a_limit_in_flight_refuses_is_never_encoded() {
+    let table = [
+        (
+            &[("requests_per_s", "0.001"), ("rate_burst", "2000")][..],
+            "server_rate_exceeded",
+        ),
+        (
+            &[("tokens_per_s", "0.001"), ("rate_burst", "4000")],
+            "server_rate_exceeded",
+        ),
+        (
+            &[("tenant_requests_per_s", "0.001"), ("rate_burst", "2000")],
+            "rate_limit_exceeded",
+        ),
+        (&[("tenant_in_flight", "1")], "tenant_limit_exceeded"),
+        (&[("class_in_flight", "paid=1")], "overloaded"),
+    ];
+    for (chosen, code) in table {
+        let mut settings = Settings::default();
+        for (name, value) in chosen {
+            settings.set_text(name, value).unwrap();
+        }
+        let (script, gate) = Script::saying("abc").gated();
+        // The warm-up's steps.
+        gate.send(Word::Run).unwrap();
+        gate.send(Word::Run).unwrap();
+        let text = CountedText::default();
+        let encoded = Arc::clone(&text.encoded);
+        let loaded = Loaded {
+            text: Arc::new(text),
+            policies: settings.policies().unwrap(),
+            ..loaded(script)
+        };
+        let service = Service::new(EdgeSettings::default());
+        service.launch(loaded).await.unwrap();
+        let server = Server::over(service);
+        let ask = json!({"prompt": "x", "messages": null});
+        let first = server.clone();
+        let first = tokio::spawn(async move { first.post("/v1/completions", ask).await });
+        while server.service.serving().unwrap().worker().live() < 1 {
+            assert!(!first.is_finished(), "{chosen:?}: the first is let in");
+            tokio::task::yield_now().await;
+        }
+        for _ in 0..5 {
+            for (path, body) in [
+                ("/v1/completions", json!({"prompt": "x"})),
+                ("/v1/chat/completions", json!({"messages": user("x")})),
+            ] {
+                let refused = server.post(path, body);
+                // One that is taken waits for the gate.
+                let refused =
+                    tokio::time::timeout(std::time::Duration::from_secs(10), refused).await;
+                let refused = refused.unwrap_or_else(|_| panic!("{chosen:?} {path} takes it"));
+                assert_eq!(
+                    (
+                        refused.status.as_u16(),
+                        &*refused.json()["error"]["code"].to_string()
+                    ),
+                    (429, &*format!("{code:?}")),
+                    "{chosen:?}"
+                );
+            }
+        }
+        assert_eq!(encoded.load(Ordering::SeqCst), 1, "{chosen:?}");
+        let counters = server.service.serving().unwrap().worker().stats().counters;
+        assert_eq!(
+            (counters.arrived, counters.refused),
+            (12, 10),
+            "the warm-up and one more are in"
+        );
+        drop(gate);
+        assert_eq!(first.await.unwrap().status, 200);
     }
 }
 

@@ -176,6 +176,10 @@ impl Admit for InFlightLimits {
         POLICY.name
     }
 
+    fn refuses_any_length(&self) -> bool {
+        true
+    }
+
     fn change(&mut self, settings: &Settings, _now: Time) {
         let to = Self::of(settings);
         (self.tenants.usual, self.tenants.named) = (to.tenants.usual, to.tenants.named);

@@ -78,6 +78,12 @@ pub trait Admit: Send {
     /// The [`Refusal`]: *later*, with a time where one is known, or *never*.
     fn admit(&mut self, request: &Request, load: &Load<'_>) -> Result<(), Refusal>;
 
+    /// Whether it refuses no request of a tenant and class that it would not refuse the shortest of, so that it
+    /// can be asked before a request's length is known, and no work is done for what it refuses.
+    fn refuses_any_length(&self) -> bool {
+        false
+    }
+
     /// Every policy took the request: now it counts.
     fn admitted(&mut self, request: &Request, load: &Load<'_>) {
         let _ = (request, load);

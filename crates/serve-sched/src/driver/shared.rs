@@ -113,6 +113,16 @@ impl SharedScheduler {
         Ok(taken.unwrap_or(Ok(()))?)
     }
 
+    /// Refuses a request before its length is known, as [`Scheduler::pre_admit`] does.
+    ///
+    /// # Errors
+    ///
+    /// [`NotTaken::Refused`].
+    pub fn pre_admit(&self, least: &Request) -> Result<(), NotTaken> {
+        let asked = self.with(|scheduler, now| scheduler.pre_admit(now, least));
+        Ok(asked.unwrap_or(Ok(()))?)
+    }
+
     /// Cancels a request. False if no live request has this id.
     pub fn cancel(&self, id: RequestId, reason: CancelReason) -> bool {
         let cancelled = self.with(|scheduler, now| scheduler.cancel(now, id, reason));

@@ -256,6 +256,27 @@ impl Scheduler {
         taken
     }
 
+    /// Refuses a request before its length is known, where a rate or a limit on what is in flight would refuse it
+    /// whatever that is: no work need be done for it. `least` is the shortest request of the same tenant and
+    /// class. Refused, it counts and is written down as one that was submitted; taken means nothing, and the
+    /// request is [submitted](Self::submit) when it is whole.
+    ///
+    /// # Errors
+    ///
+    /// The [`Refusal`] that its client is told.
+    pub fn pre_admit(&mut self, now: Time, least: &Request) -> Result<(), Refusal> {
+        let now = self.advance(now);
+        self.show_room();
+        let asked = self.gate.pre_admit(now, least);
+        if asked.is_err() {
+            self.count(least.class(), |counters| {
+                counters.arrived += 1;
+                counters.refused += 1;
+            });
+        }
+        asked
+    }
+
     /// Calls a request off, wherever it is, and answers it at once. Its KV blocks are given up at
     /// the latest when the step in flight is complete. False if no live request has this id.
     pub fn cancel(&mut self, now: Time, id: RequestId, reason: CancelReason) -> bool {

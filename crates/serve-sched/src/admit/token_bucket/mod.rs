@@ -235,6 +235,10 @@ impl Admit for TokenBucket {
         }
     }
 
+    fn refuses_any_length(&self) -> bool {
+        true
+    }
+
     fn change(&mut self, settings: &Settings, now: Time) {
         let part = self.part();
         if let Some(to) = buckets(settings).into_iter().find(|it| it.part() == part) {

@@ -292,6 +292,11 @@ impl Text for ModelText {
         u32::try_from(self.tokenizer.vocab_size()).unwrap_or(u32::MAX)
     }
 
+    fn markup(&self, spelling: &str) -> Option<TokenId> {
+        let token = self.tokenizer.token_id(spelling);
+        token.filter(|&token| self.tokenizer.is_special(token))
+    }
+
     fn stop_tokens(&self) -> &Arc<[TokenId]> {
         &self.stop_tokens
     }
