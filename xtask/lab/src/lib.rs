@@ -12,6 +12,7 @@
 )]
 
 mod agreement;
+mod attack;
 pub mod campaign;
 mod check;
 mod child;
@@ -72,6 +73,7 @@ fn run(task: &Task) -> TaskResult {
             Speed::Edge(options) => speed::edge::run(options),
         },
         Task::Campaign(options) => campaign::run(options),
+        Task::Attack(options) => attack::run(options),
         Task::Promise(options) => promise::run(options),
         Task::FetchModel(options) => fetch::run(options),
         Task::OpenaiCheck => openai::run(),

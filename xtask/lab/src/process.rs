@@ -16,7 +16,8 @@ pub(crate) fn peak_resident_mib(pid: u32) -> Option<f64> {
     status_mib(pid, "VmHWM:")
 }
 
-fn status_mib(pid: u32, field: &str) -> Option<f64> {
+/// A field of a process's status that is a size; `None` where the system does not say.
+pub(crate) fn status_mib(pid: u32, field: &str) -> Option<f64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find(|line| line.starts_with(field))?;
     let kib: f64 = line.split_whitespace().nth(1)?.parse().ok()?;
