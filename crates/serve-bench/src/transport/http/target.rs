@@ -11,7 +11,7 @@ use serde_json::Value;
 use thiserror::Error;
 
 use super::chain;
-use super::connection::{Body, Connections, Dial, SendError};
+use super::connection::{Body, Connections, Dial};
 use crate::store::command::without_secrets;
 use crate::store::manifest::{Model, Runtime};
 use crate::workload::spec::Tenant;
@@ -240,10 +240,7 @@ impl Target {
         let response = connection
             .send(request)
             .await
-            .map_err(|error| match error {
-                SendError::WasClosed => "the server closed the connection".to_owned(),
-                SendError::Other(cause) => cause,
-            })?;
+            .map_err(|error| error.cause)?;
         if !response.status().is_success() {
             return Err(format!("status {}", response.status()));
         }
