@@ -42,7 +42,7 @@ pub(crate) fn charts(label: &str, offered: bool, points: &[Point<'_>]) -> Vec<Ch
             it.rates.answers_per_s
         }),
         of("goodput", Hue::Green, Mark::Dotted, |it| {
-            it.rates.goodput_per_s
+            it.rates.goodput_per_s.unwrap_or_default()
         }),
     ];
     if offered {
@@ -50,7 +50,7 @@ pub(crate) fn charts(label: &str, offered: bool, points: &[Point<'_>]) -> Vec<Ch
         requests.push(Series::new("offered", Hue::Faint, Mark::Dashed, offered));
     }
     let tokens = vec![of("output tokens", Hue::Purple, Mark::Dotted, |it| {
-        it.rates.output_tokens_per_s
+        it.rates.output_tokens_per_s.unwrap_or_default()
     })];
     let shares = vec![
         of("answered", Hue::Blue, Mark::Dotted, |it| {

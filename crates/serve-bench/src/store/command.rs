@@ -127,14 +127,14 @@ fn without_user(word: &str, scheme: Option<usize>) -> String {
 /// `api_key_file` is a path, a `first_token_budget` a number.
 fn is_secret(text: &str) -> bool {
     let text = text.trim_end_matches(['"', '\'']);
-    let from = text.rfind(|c: char| !c.is_ascii_alphanumeric());
-    let word = text[from.map_or(0, |at| at + 1)..].to_ascii_lowercase();
-    let camel = |secret: &&str| {
+    let word = text.rsplit(|c: char| !c.is_ascii_alphanumeric()).next();
+    let word = word.unwrap_or_default().to_ascii_lowercase();
+    let camel = |secret: &str| {
         ["api", "access", "auth"]
             .iter()
             .any(|before| word == format!("{before}{secret}"))
     };
-    SECRETS.contains(&word.as_str()) || SECRETS.iter().any(|secret| camel(&secret))
+    SECRETS.contains(&word.as_str()) || SECRETS.iter().any(|secret| camel(secret))
 }
 
 #[cfg(test)]
@@ -220,6 +220,13 @@ mod tests {
                 "--slo-ttft-ms=750",
                 "--pass",
                 "0.99",
+            ],
+            &[
+                "--model",
+                "\u{6a21}\u{578b}",
+                "--with",
+                "\u{e9}=1",
+                "\u{e9}",
             ],
             &["--api-key"],
             &["--api-key="],

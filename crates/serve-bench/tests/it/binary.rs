@@ -138,6 +138,60 @@ async fn a_key_is_in_nothing_that_a_run_leaves() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn limits_on_the_command_line_are_those_of_the_run_whoever_reads_it() {
+    // No usage: what it says of tokens is that nobody counted them.
+    let finish = (
+        Duration::ZERO,
+        r#"data: {"choices":[{"delta":{},"finish_reason":"stop"}]}"#.to_owned() + "\n\n",
+    );
+    let server = Server::start(vec![vec![head(), text(20, "a"), text(20, "b"), finish]]).await;
+    let folder = folder("limits");
+    let class = format!(
+        "{TWO_CLIENTS}[slo]\ne2e_ms = 1\n[[classes]]\nname = \"paid\"\nslo = {{ ttft_ms = 1 }}\n"
+    );
+    let (spec, url) = (spec(&folder, &class), server.url());
+    let limits = "--slo-ttft-ms 60000 --slo-tpot-ms 30000";
+    for (number, command) in [
+        format!("run {spec} --url {url} {limits}"),
+        format!("run {spec} --in-process --with mock_speed=20 {limits}"),
+        format!("simulate {spec} {limits}"),
+    ]
+    .iter()
+    .enumerate()
+    {
+        let dir = folder.join(number.to_string());
+        let output = bench(words(&format!("{command} --dir {}", dir.display()))).await;
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert!(
+            said.contains("kept TTFT <= 60s, TPOT <= 30s"),
+            "{command}: {said}"
+        );
+        let again = bench(words(&format!("analyse {}", dir.display()))).await;
+        let again = String::from_utf8(again.stdout).unwrap();
+        assert!(said.contains(&again), "{said}\n---\n{again}");
+        assert!(
+            bench(words(&format!("report {}", dir.display())))
+                .await
+                .status
+                .success()
+        );
+        let page = std::fs::read_to_string(dir.join("report.html")).unwrap();
+        assert!(
+            page.contains("kept TTFT &lt;= 60s, TPOT &lt;= 30s"),
+            "{command}"
+        );
+        let uncounted = "output tokens/s unknown (8 of 8 answers without a count)";
+        assert_eq!(said.contains(uncounted), number == 0, "{said}");
+        assert_eq!(
+            said.contains("of 8 the TPOT is unknown"),
+            number == 0,
+            "{said}"
+        );
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_engine_in_this_process_is_a_run_like_any_other_and_says_what_it_is() {
     let folder = folder("in-process");
     let (spec, dir) = (spec(&folder, TWO_CLIENTS), folder.join("run"));

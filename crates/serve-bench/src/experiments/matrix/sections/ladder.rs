@@ -169,7 +169,6 @@ async fn line(
     let point = bench.point(id, settings, spec).await?;
     let seen = Seen::priced(&point, price);
     let analysis = seen.analysis();
-    let good = analysis.all().good as f64 / seen.counts().scheduled().max(1) as f64;
     let cost = analysis
         .cost
         .as_ref()
@@ -177,8 +176,8 @@ async fn line(
     let ours = [
         ("TTFT p95", seen.ms(Metric::Ttft, 0.95), "ms"),
         ("TPOT p95", seen.ms(Metric::Tpot, 0.95), "ms"),
-        ("output", Some(seen.tokens_per_s()), "tokens/s"),
-        ("goodput", Some(analysis.rates.goodput_per_s), "answers/s"),
+        ("output", seen.tokens_per_s(), "tokens/s"),
+        ("goodput", analysis.rates.goodput_per_s, "answers/s"),
         ("a million output tokens", cost, "$"),
     ];
     let ours = ours.into_iter().filter_map(|(name, value, unit)| {
@@ -192,9 +191,9 @@ async fn line(
         number(seen.ms(Metric::Ttft, 0.95)),
         number(seen.ms(Metric::Tpot, 0.5)),
         number(seen.ms(Metric::Tpot, 0.95)),
-        number(Some(seen.tokens_per_s())),
-        number(Some(analysis.rates.goodput_per_s)),
-        percent(Some(good)),
+        number(seen.tokens_per_s()),
+        number(analysis.rates.goodput_per_s),
+        analysis.all().good_cell(),
         number(cost),
     ];
     Ok((cells, analysis.clone()))
