@@ -100,8 +100,11 @@ pub(super) async fn ladder(bench: &mut Bench<'_>) -> Result<(), MatrixError> {
         let x = analysis.offered_per_s()?;
         Some(load::Point { x, analysis })
     });
-    let points = points.collect::<Vec<_>>();
-    let charts = load::charts("offered (requests/s)", true, &points);
+    let curve = load::Curve {
+        name: String::new(),
+        points: points.collect(),
+    };
+    let charts = load::charts("offered (requests/s)", true, &[curve]);
     bench.section.charts.extend(charts);
     table.note(format!(
         "short, medium and long exchanges; SLO: first token within {:.2} s, {:.1} ms for each further token",
