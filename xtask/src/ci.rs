@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, CommandFactory};
 
 use crate::cargo::{self, TaskResult};
+use crate::deny::Check;
 use crate::{Cli, lab, tidy};
 
 /// How the checks are run.
@@ -38,11 +39,13 @@ enum Action {
     Cargo(&'static [&'static str]),
     /// The house rules, in this process.
     Tidy,
+    /// What the workspace depends on, where cargo-deny is installed.
+    Deny(Check),
     /// A command of the lab.
     Lab(&'static str),
 }
 
-const STEPS: [Step; 8] = [
+const STEPS: [Step; 10] = [
     Step {
         name: "format",
         // xtask/peers is no member of the workspace; its format is all of it that is checked.
@@ -51,6 +54,14 @@ const STEPS: [Step; 8] = [
     Step {
         name: "tidy",
         action: Action::Tidy,
+    },
+    Step {
+        name: "dependencies",
+        action: Action::Deny(Check::Rules),
+    },
+    Step {
+        name: "advisories",
+        action: Action::Deny(Check::Advisories),
     },
     Step {
         name: "clippy",
@@ -174,22 +185,22 @@ pub(crate) fn run(options: &Options) -> TaskResult {
     let verdicts = walk(&steps, options.keep_going, |step| {
         println!("\n=== {}: {} ===", step.name, step.action.describe());
         let start = Instant::now();
-        let passed = step.action.run().unwrap_or_else(|error| {
+        let verdict = step.action.run().unwrap_or_else(|error| {
             eprintln!("error: {error}");
-            false
+            Verdict::Failed
         });
         seconds.push((step.name, start.elapsed()));
-        if !passed {
+        if verdict == Verdict::Failed {
             println!("\n*** {} failed: {}", step.name, step.action.describe());
         }
-        passed
+        verdict
     });
     println!("\n{}", summary(&steps, &verdicts, &seconds));
-    let passed = verdicts.iter().all(|verdict| *verdict == Verdict::Passed);
-    Ok(if passed {
-        ExitCode::SUCCESS
-    } else {
+    let failed = verdicts.contains(&Verdict::Failed);
+    Ok(if failed {
         ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
     })
 }
 
@@ -197,39 +208,52 @@ impl Action {
     fn describe(&self) -> String {
         match self {
             Self::Cargo(args) => format!("cargo {}", args.join(" ")),
+            Self::Deny(check) => format!("cargo {}", check.args().join(" ")),
             Self::Tidy => "cargo xtask tidy".to_owned(),
             Self::Lab(command) => format!("cargo xtask {command}"),
         }
     }
 
-    fn run(&self) -> Result<bool, Box<dyn std::error::Error>> {
-        match self {
+    fn run(&self) -> Result<Verdict, Box<dyn std::error::Error>> {
+        let passed = match self {
             Self::Cargo(args) => {
                 let mut command = cargo::command(args);
                 // Only rustdoc reads this variable; a broken link in a doc is an error.
                 command.env("RUSTDOCFLAGS", "-D warnings");
-                Ok(cargo::status(&mut command)?.success())
+                cargo::status(&mut command)?.success()
             }
-            Self::Tidy => Ok(tidy::run(&Cli::command())? == ExitCode::SUCCESS),
-            Self::Lab(command) => Ok(lab::run([command.into()])? == ExitCode::SUCCESS),
-        }
+            Self::Tidy => tidy::run(&Cli::command())? == ExitCode::SUCCESS,
+            Self::Deny(check) => {
+                if let Some(lacks) = check.lacks() {
+                    println!("skipped: {lacks}");
+                    return Ok(Verdict::Skipped);
+                }
+                check.run()?
+            }
+            Self::Lab(command) => lab::run([command.into()])? == ExitCode::SUCCESS,
+        };
+        Ok(match passed {
+            true => Verdict::Passed,
+            false => Verdict::Failed,
+        })
     }
 }
 
-/// Runs the steps in order; after a failure the rest is skipped, unless `keep_going`.
-fn walk(steps: &[&Step], keep_going: bool, mut execute: impl FnMut(&Step) -> bool) -> Vec<Verdict> {
+/// Runs the steps in order; after a failure the rest is skipped, unless `keep_going`. A step that this machine lacks
+/// something for skips itself and stops nothing.
+fn walk(
+    steps: &[&Step],
+    keep_going: bool,
+    mut execute: impl FnMut(&Step) -> Verdict,
+) -> Vec<Verdict> {
     let mut stopped = false;
     let each = steps.iter().map(|step| {
         if stopped {
             return Verdict::Skipped;
         }
-        let passed = execute(step);
-        stopped = !passed && !keep_going;
-        if passed {
-            Verdict::Passed
-        } else {
-            Verdict::Failed
-        }
+        let verdict = execute(step);
+        stopped = verdict == Verdict::Failed && !keep_going;
+        verdict
     });
     each.collect()
 }
@@ -263,15 +287,22 @@ mod tests {
 
     fn walked(failing: &str, keep_going: bool) -> Vec<Verdict> {
         let steps = STEPS.iter().take(4).collect::<Vec<_>>();
-        walk(&steps, keep_going, |step| step.name != failing)
+        walk(&steps, keep_going, |step| {
+            match (step.name == failing, &step.action) {
+                (true, _) => Verdict::Failed,
+                (false, Action::Deny(Check::Advisories)) => Verdict::Skipped,
+                (false, _) => Verdict::Passed,
+            }
+        })
     }
 
     #[test]
     fn the_first_failure_ends_the_run() {
         use Verdict::{Failed, Passed, Skipped};
         assert_eq!(walked("tidy", false), [Passed, Failed, Skipped, Skipped]);
-        assert_eq!(walked("tidy", true), [Passed, Failed, Passed, Passed]);
-        assert_eq!(walked("none", false), [Passed; 4]);
+        assert_eq!(walked("tidy", true), [Passed, Failed, Passed, Skipped]);
+        let all = [Passed, Passed, Passed, Skipped];
+        assert_eq!(walked("none", false), all, "what is skipped stops nothing");
     }
 
     #[test]
@@ -289,7 +320,7 @@ mod tests {
         let expected: [&[&str]; 4] = [
             &["format", "ok", "0:03"],
             &["tidy", "FAILED", "1:02"],
-            &["clippy", "skipped", "-"],
+            &["dependencies", "skipped", "-"],
             &["total", "1:05"],
         ];
         assert_eq!(rows.collect::<Vec<_>>(), expected);

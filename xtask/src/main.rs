@@ -11,6 +11,7 @@
 
 mod cargo;
 mod ci;
+mod deny;
 mod lab;
 mod mutants;
 mod sanitize;
@@ -30,7 +31,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Task {
-    /// The whole check: format, house rules, clippy, build, tests, doc tests, docs
+    /// The whole check: format, house rules, dependencies, clippy, build, tests, doc tests, docs
     Ci(ci::Options),
     /// The house rules: dependency edges, file openings and lengths, docs that name what exists
     Tidy,

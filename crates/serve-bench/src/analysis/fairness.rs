@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use super::tokens::Tokens;
+
 /// Jain's index of how evenly `shares` are spread: (sum x)^2 / (n sum x^2), from 1/n (one has all) to 1
 /// (all have the same). Absent for none, or when nobody has anything.
 ///
@@ -23,7 +25,7 @@ pub struct Share {
     /// Whole answers that it got.
     pub answered: u64,
     /// Output tokens in these.
-    pub output_tokens: u64,
+    pub output_tokens: Tokens,
     /// Requests that waited longer for their first token than a run calls starvation, or in vain.
     pub starved: u64,
 }
@@ -37,7 +39,8 @@ pub struct Fairness {
     pub shares: Vec<Share>,
     /// Jain's index of answered requests over sent requests, each one's own share.
     pub jain_answered: Option<f64>,
-    /// Jain's index of output tokens. Says something only where all ask for as much.
+    /// Jain's index of output tokens. Says something only where all ask for as much; absent where any answer
+    /// has no count.
     pub jain_output_tokens: Option<f64>,
     /// After how long without a first token a request counts as starved, in milliseconds.
     pub starved_after_ms: f64,
@@ -48,11 +51,14 @@ impl Fairness {
     pub fn new(by: &'static str, shares: Vec<Share>, starved_after_ms: f64) -> Self {
         let answered = |share: &Share| share.answered as f64 / share.requests.max(1) as f64;
         let answered = shares.iter().map(answered).collect::<Vec<_>>();
-        let tokens = shares.iter().map(|share| share.output_tokens as f64);
+        let tokens = shares
+            .iter()
+            .map(|share| Some(share.output_tokens.known()? as f64));
+        let tokens = tokens.collect::<Option<Vec<_>>>();
         Self {
             by,
             jain_answered: jain(&answered),
-            jain_output_tokens: jain(&tokens.collect::<Vec<_>>()),
+            jain_output_tokens: tokens.and_then(|tokens| jain(&tokens)),
             shares,
             starved_after_ms,
         }
@@ -85,7 +91,11 @@ mod tests {
             name: name.to_owned(),
             requests,
             answered,
-            output_tokens,
+            output_tokens: Tokens {
+                counted: output_tokens,
+                answers: answered,
+                uncounted: 0,
+            },
             starved: 0,
         };
         let shares = vec![share("a", 100, 50, 900), share("b", 10, 5, 100)];
@@ -94,5 +104,11 @@ mod tests {
         // By hand: 1000^2 / (2 * (900^2 + 100^2)).
         let tokens = fairness.jain_output_tokens.unwrap();
         assert!((tokens - 1e6 / 1.64e6).abs() < 1e-12);
+        let mut shares = fairness.shares;
+        shares[1].output_tokens.uncounted = 1;
+        assert_eq!(
+            Fairness::new("tenant", shares, 1_000.0).jain_output_tokens,
+            None
+        );
     }
 }

@@ -7,8 +7,10 @@ use serde::Serialize;
 
 use super::bootstrap::{Bootstrap, Estimate, Scheme};
 use super::quantile::Sample;
-use super::request::Request;
+use super::request::{Kept, Request};
 use super::strata::Key;
+use super::table::percent;
+use super::tokens::Tokens;
 use crate::analysis::definitions::Metric;
 use crate::store::record::Outcome;
 
@@ -130,12 +132,14 @@ pub struct Group {
     pub attempts: Counts,
     /// Requests whose answer kept every SLO.
     pub good: u64,
-    /// The same as a share of all requests.
+    /// Requests whose answer kept every SLO but that on TPOT, which cannot be told without a count of tokens.
+    pub unjudged: u64,
+    /// Good requests as a share of all; absent where some are not judged.
     pub good_share: Estimate,
     /// Output tokens of whole answers.
-    pub output_tokens: u64,
+    pub output_tokens: Tokens,
     /// Output tokens of answers that kept every SLO.
-    pub good_tokens: u64,
+    pub good_tokens: Tokens,
     /// One for each metric that has values.
     pub distributions: Vec<Distribution>,
 }
@@ -144,6 +148,17 @@ impl Group {
     /// A metric of the group, if it has values.
     pub fn distribution(&self, metric: Metric) -> Option<&Distribution> {
         self.distributions.iter().find(|it| it.metric == metric)
+    }
+
+    /// The share of good requests, or what it is at least, as a cell of a table.
+    pub(crate) fn good_cell(&self) -> String {
+        let all = self.requests.scheduled();
+        let share = percent((all > 0).then(|| self.good as f64 / all as f64));
+        match (self.unjudged, self.good) {
+            (0, _) => share,
+            (_, 0) => "unknown".to_owned(),
+            _ => format!(">= {share}"),
+        }
     }
 
     /// A percentile of a metric, in milliseconds; `quantile` must be one of [`QUANTILES`].
@@ -160,11 +175,11 @@ struct Raw {
     samples: Vec<(Metric, Sample)>,
 }
 
-/// Groups with intervals, and how often requests were drawn for these. `good` says of each request
+/// Groups with intervals, and how often requests were drawn for these. `kept` says of each request
 /// whether it kept every SLO.
 pub(super) fn groups(
     requests: &[Request<'_>],
-    good: &[bool],
+    kept: &[Kept],
     parts: Vec<(Key, Vec<u32>)>,
     scheme: &Scheme,
     bootstrap: &Bootstrap,
@@ -185,7 +200,7 @@ pub(super) fn groups(
         raws.iter().map(statistics).sum(),
         |weights, out| {
             for raw in &raws {
-                out.push(weighted_share(good, &raw.members, weights));
+                out.push(weighted_share(kept, &raw.members, weights));
                 for (_, sample) in &raw.samples {
                     out.extend(sample.weighted(weights, QUANTILES));
                 }
@@ -195,7 +210,7 @@ pub(super) fn groups(
     let mut intervals = intervals.into_iter();
     let groups = keys.into_iter().zip(&raws).map(|(key, raw)| {
         let mut next = || intervals.next().flatten();
-        group(key, raw, requests, good, &mut next)
+        group(key, raw, requests, kept, &mut next)
     });
     (groups.collect(), resamples)
 }
@@ -204,20 +219,20 @@ fn group(
     key: Key,
     raw: &Raw,
     requests: &[Request<'_>],
-    good: &[bool],
+    kept: &[Kept],
     next: &mut impl FnMut() -> Option<[f64; 2]>,
 ) -> Group {
     let members = || raw.members.iter().map(|&position| position as usize);
-    let tokens = |position: usize| {
-        let answer = requests[position].answer();
-        u64::from(answer.and_then(|answer| answer.output_tokens).unwrap_or(0))
-    };
+    let is = |position: &usize, verdict| kept[*position] == verdict;
+    let answer = |position: usize| requests[position].answer();
     let attempts = members().flat_map(|position| requests[position].attempts());
-    let good_count = members().filter(|&position| good[position]).count();
+    let good = members().filter(|it| is(it, Kept::Yes));
+    let unjudged = members().filter(|it| is(it, Kept::Unknown)).count();
     let all = raw.members.len();
+    let judged = all > 0 && unjudged == 0;
     let good_share = Estimate {
-        value: (all > 0).then(|| good_count as f64 / all as f64),
-        interval: next(),
+        value: judged.then(|| good.clone().count() as f64 / all as f64),
+        interval: next().filter(|_| judged),
     };
     let distribution = |(metric, sample): &(Metric, Sample)| {
         let percentile = |quantile| Percentile {
@@ -243,13 +258,11 @@ fn group(
         key,
         requests: Counts::of(members().map(|position| requests[position].last().outcome)),
         attempts: Counts::of(attempts.map(|attempt| attempt.outcome)),
-        good: good_count as u64,
+        good: good.clone().count() as u64,
+        unjudged: unjudged as u64,
         good_share,
-        output_tokens: members().map(tokens).sum(),
-        good_tokens: members()
-            .filter(|&position| good[position])
-            .map(tokens)
-            .sum(),
+        output_tokens: Tokens::of(members().filter_map(answer)),
+        good_tokens: Tokens::of(good.filter_map(answer)),
         distributions: raw.samples.iter().map(distribution).collect(),
     }
 }
@@ -276,14 +289,14 @@ fn beyond(count: usize, quantile: f64) -> usize {
     count - (quantile * count as f64 - 1e-9).ceil().max(0.0) as usize
 }
 
-fn weighted_share(good: &[bool], members: &[u32], weights: &[u32]) -> Option<f64> {
-    let (mut all, mut kept) = (0_u64, 0_u64);
+fn weighted_share(kept: &[Kept], members: &[u32], weights: &[u32]) -> Option<f64> {
+    let (mut all, mut good) = (0_u64, 0_u64);
     for &position in members {
         let weight = u64::from(weights[position as usize]);
         all += weight;
-        kept += weight * u64::from(good[position as usize]);
+        good += weight * u64::from(kept[position as usize] == Kept::Yes);
     }
-    (all > 0).then(|| kept as f64 / all as f64)
+    (all > 0).then(|| good as f64 / all as f64)
 }
 
 #[cfg(test)]
@@ -301,17 +314,18 @@ mod tests {
         let slow = numbered((0..100).map(|_| answer(0, &[1_000], Some(1))));
         let group = |rows: &[crate::store::record::Record]| {
             let requests = Request::all(rows, 0);
-            let good = requests
-                .iter()
-                .map(|it| it.answer().is_some())
-                .collect::<Vec<_>>();
+            let kept = |it: &Request<'_>| match it.answer() {
+                Some(_) => Kept::Yes,
+                None => Kept::No,
+            };
+            let kept = requests.iter().map(kept).collect::<Vec<_>>();
             let parts = vec![(Key::All, (0..100).collect())];
             let bootstrap = Bootstrap {
                 resamples: 100,
                 ..Bootstrap::default()
             };
             let scheme = Scheme::new(vec![100]);
-            groups(&requests, &good, parts, &scheme, &bootstrap)
+            groups(&requests, &kept, parts, &scheme, &bootstrap)
                 .0
                 .remove(0)
         };

@@ -2,7 +2,8 @@
 //! (Little, *A Proof for the Queuing Formula L = lambda W*, Operations Research 9, 1961).
 //!
 //! It is an identity of steady flows, so a gap between the two sides says that the run was none: the
-//! queue grew or drained while it was watched. It says nothing of capacity or of tails.
+//! queue grew or drained while it was watched. That they agree says only that few stays cross the ends of the window: a
+//! stall in the middle, or bursts, leave no gap. It says nothing of capacity or of tails.
 
 use serde::Serialize;
 
@@ -20,8 +21,8 @@ pub struct Little {
     pub gap: f64,
 }
 
-/// The gap up to which a run is called steady.
-pub(crate) const STEADY_GAP: f64 = 0.1;
+/// The gap up to which both sides agree.
+pub(crate) const AGREE_GAP: f64 = 0.1;
 
 impl Little {
     /// From the stays of all requests that were sent, as (arrival, departure) in nanoseconds, whatever
@@ -54,9 +55,9 @@ impl Little {
         })
     }
 
-    /// Whether both sides agree within [`STEADY_GAP`].
-    pub fn is_steady(&self) -> bool {
-        self.gap.abs() <= STEADY_GAP
+    /// Whether both sides agree within [`AGREE_GAP`].
+    pub fn agrees(&self) -> bool {
+        self.gap.abs() <= AGREE_GAP
     }
 }
 
@@ -86,7 +87,7 @@ mod tests {
         assert!((steady.stay_mean_s - 0.5).abs() < 1e-9, "{steady:?}");
         // The window opens empty and fills within the first half second.
         assert!((steady.in_flight_mean - 4.0).abs() < 0.02, "{steady:?}");
-        assert!(steady.is_steady());
+        assert!(steady.agrees());
         // The same rate with a stay of two seconds: sixteen.
         let long = run(125, |_| 2_000);
         assert!((long.in_flight_mean - 16.0).abs() < 0.4, "{long:?}");
@@ -96,7 +97,7 @@ mod tests {
     fn a_queue_that_grows_is_not_steady() {
         // Each waits 20 ms longer than the one before: 160 ms more for each second that passes.
         let overload = run(125, |i| 500 + 20 * i);
-        assert!(!overload.is_steady(), "{overload:?}");
+        assert!(!overload.agrees(), "{overload:?}");
         assert!(overload.gap > 0.05, "{overload:?}");
     }
 

@@ -22,6 +22,7 @@ pub mod summary;
 pub mod table;
 #[cfg(test)]
 pub(crate) mod testing;
+pub(crate) mod tokens;
 
 pub use quantile::{median, quantile};
 
@@ -106,14 +107,14 @@ impl Analysis {
         let scheme = Scheme::new(of_run.iter().map(Vec::len).collect());
         let requests = of_run.concat();
         let limits = Limits::of(runs, options.slo);
-        let good = requests
+        let kept = requests
             .iter()
-            .map(|request| request.is_good(limits.of_request(request)))
+            .map(|request| request.kept(limits.of_request(request)))
             .collect::<Vec<_>>();
         let cuts = options.cuts.or_medians(&requests);
         let parts = strata::parts(&requests, cuts);
         let (groups, resamples) =
-            group::groups(&requests, &good, parts, &scheme, &options.bootstrap);
+            group::groups(&requests, &kept, parts, &scheme, &options.bootstrap);
         let rates = Rates::of(&of_run, &groups[0]);
         let limit_ms = limits.slo.ttft.map(Span::as_millis_f64);
         let usual_ms = limit_ms.or_else(|| groups[0].percentile_ms(Metric::Ttft, 0.5));
@@ -244,11 +245,12 @@ fn fairness(requests: &[Request<'_>], starved_after: Option<Span>) -> Vec<Fairne
                 continue;
             };
             let share = shares.entry(name.clone()).or_default();
-            let tokens = request.answer().and_then(|answer| answer.output_tokens);
+            if let Some(answer) = request.answer() {
+                share.output_tokens.add(answer);
+            }
             share.name = name;
             share.requests += 1;
             share.answered += u64::from(request.answer().is_some());
-            share.output_tokens += u64::from(tokens.unwrap_or(0));
             share.starved += u64::from(request.waited_ns() > limit_ns);
         }
         let starved_after_ms = limit_ns as f64 / 1e6;

@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::group::Group;
 use super::request::Request;
+use super::tokens::{Tokens, rate};
 
 /// Rates over all runs, and beside them those of each run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -12,13 +13,13 @@ pub struct Rates {
     pub wall_s: f64,
     /// Whole answers a second.
     pub answers_per_s: f64,
-    /// Output tokens of whole answers a second.
-    pub output_tokens_per_s: f64,
-    /// Answers that kept every SLO a second.
-    pub goodput_per_s: f64,
+    /// Output tokens of whole answers a second; absent where any of them has no count.
+    pub output_tokens_per_s: Option<f64>,
+    /// Answers that kept every SLO a second; absent where some cannot be judged.
+    pub goodput_per_s: Option<f64>,
     /// Output tokens of these a second.
-    pub good_tokens_per_s: f64,
-    /// Output tokens of whole answers a second in each run, to see how far runs differ.
+    pub good_tokens_per_s: Option<f64>,
+    /// Output tokens of whole answers a second in each run whose answers all have a count, to see how far runs differ.
     pub output_tokens_per_s_of_run: Vec<f64>,
 }
 
@@ -31,14 +32,20 @@ impl Rates {
             .collect::<Vec<_>>();
         let wall_s = walls.iter().sum();
         let per_s = |count: u64| rate(count, wall_s);
-        let tokens = runs.iter().map(|requests| output_tokens(requests));
+        let of_run = runs.iter().zip(&walls);
+        let of_run =
+            of_run.filter_map(|(run, wall)| Some(rate(output_tokens(run).known()?, *wall)));
         Self {
             wall_s,
             answers_per_s: per_s(all.requests.ok),
-            output_tokens_per_s: per_s(all.output_tokens),
-            goodput_per_s: per_s(all.good),
-            good_tokens_per_s: per_s(all.good_tokens),
-            output_tokens_per_s_of_run: tokens.zip(&walls).map(|it| rate(it.0, *it.1)).collect(),
+            output_tokens_per_s: all.output_tokens.known().map(per_s),
+            goodput_per_s: (all.unjudged == 0).then(|| per_s(all.good)),
+            good_tokens_per_s: all
+                .good_tokens
+                .known()
+                .filter(|_| all.unjudged == 0)
+                .map(per_s),
+            output_tokens_per_s_of_run: of_run.collect(),
         }
     }
 }
@@ -52,18 +59,8 @@ pub(crate) fn wall_s(requests: &[Request<'_>]) -> f64 {
 }
 
 /// Output tokens of whole answers.
-pub(crate) fn output_tokens(requests: &[Request<'_>]) -> u64 {
-    let answers = requests.iter().filter_map(Request::answer);
-    answers
-        .map(|row| u64::from(row.output_tokens.unwrap_or(0)))
-        .sum()
-}
-
-fn rate(count: u64, wall_s: f64) -> f64 {
-    match wall_s > 0.0 {
-        true => count as f64 / wall_s,
-        false => 0.0,
-    }
+pub(crate) fn output_tokens(requests: &[Request<'_>]) -> Tokens {
+    Tokens::of(requests.iter().filter_map(Request::answer))
 }
 
 #[cfg(test)]
@@ -79,7 +76,7 @@ mod tests {
         let requests = Request::all(&rows, 0);
         // Due from 100 ms on; the last answer ended at 1,107 ms.
         assert!((wall_s(&requests) - 1.007).abs() < 1e-12);
-        assert_eq!(output_tokens(&requests), 33);
+        assert_eq!(output_tokens(&requests).known(), Some(33));
         assert_eq!((rate(33, 1.5), rate(33, 0.0)), (22.0, 0.0));
     }
 }

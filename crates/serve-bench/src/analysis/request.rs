@@ -3,6 +3,17 @@
 use crate::store::record::{Outcome, Record};
 use crate::workload::slo::Slo;
 
+/// Whether an answer kept its limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// The whole answer came and kept every one.
+    Yes,
+    /// None came, or it missed one.
+    No,
+    /// It kept those that can be told, and has no count of tokens to tell its TPOT by.
+    Unknown,
+}
+
 /// One request with all its attempts.
 #[derive(Clone, Debug)]
 pub struct Request<'a> {
@@ -90,20 +101,28 @@ impl<'a> Request<'a> {
     }
 
     /// Whether the whole answer came and kept every limit, its own deadline among them. An answer of
-    /// one token has no TPOT to keep; one whose TPOT cannot be computed has not shown that it kept it.
-    pub fn is_good(&self, slo: &Slo) -> bool {
+    /// one token has no TPOT to keep; one in one piece has not shown that it kept it; that of an answer
+    /// without a count is unknown.
+    pub fn kept(&self, slo: &Slo) -> Kept {
         let Some(answer) = self.answer() else {
-            return false;
+            return Kept::No;
         };
         let within = |limit: Option<u64>, ns: Option<u64>| match (limit, ns) {
             (Some(limit), Some(ns)) => ns <= limit,
             (limit, _) => limit.is_none(),
         };
-        let one_token = answer.output_tokens.is_some_and(|tokens| tokens < 2);
-        within(slo.ttft.map(|span| span.as_nanos()), self.ttft_ns())
+        let others = within(slo.ttft.map(|span| span.as_nanos()), self.ttft_ns())
             && within(slo.e2e.map(|span| span.as_nanos()), self.e2e_ns())
-            && within(self.first().deadline_ns, self.e2e_ns())
-            && (one_token || within(slo.tpot.map(|span| span.as_nanos()), self.tpot_ns()))
+            && within(self.first().deadline_ns, self.e2e_ns());
+        match (others, slo.tpot, answer.output_tokens) {
+            (false, ..) => Kept::No,
+            (true, None, _) | (true, _, Some(0 | 1)) => Kept::Yes,
+            (true, Some(_), None) => Kept::Unknown,
+            (true, Some(limit), _) => match within(Some(limit.as_nanos()), self.tpot_ns()) {
+                true => Kept::Yes,
+                false => Kept::No,
+            },
+        }
     }
 
     /// How long it has gone, or had gone at its end, without a first token.
@@ -148,7 +167,7 @@ mod tests {
             e2e: Some(Span::from_millis(e2e)),
         };
         let good = |record: &crate::store::record::Record, slo: &Slo| {
-            Request::all(std::slice::from_ref(record), 0)[0].is_good(slo)
+            Request::all(std::slice::from_ref(record), 0)[0].kept(slo) == Kept::Yes
         };
         // TTFT 30, TPOT (50 - 30) / 2 = 10, E2E 52.
         let row = answer(0, &[30, 50], Some(3));
@@ -162,9 +181,19 @@ mod tests {
             ..row
         };
         assert!(!good(&late, &Slo::default()));
-        // One token has no TPOT to keep; an uncounted answer cannot show that it kept it.
+        // One token has no TPOT to keep; that of an uncounted answer is unknown, unless it missed another limit.
         assert!(good(&answer(0, &[30], Some(1)), &limit(30, 9, 52)));
-        assert!(!good(&answer(0, &[30, 50], None), &limit(30, 10, 52)));
+        let uncounted = [answer(0, &[30, 50], None)];
+        let kept = |slo: &Slo| Request::all(&uncounted, 0)[0].kept(slo);
+        assert_eq!(kept(&limit(30, 10, 52)), Kept::Unknown);
+        assert_eq!(kept(&limit(29, 10, 52)), Kept::No);
+        assert_eq!(
+            kept(&Slo {
+                tpot: None,
+                ..limit(30, 10, 52)
+            }),
+            Kept::Yes
+        );
         assert!(!good(&refused(0), &Slo::default()));
     }
 

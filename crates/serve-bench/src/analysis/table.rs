@@ -95,7 +95,7 @@ impl Table {
         let begins_so = |cell: &String| {
             let first = cell.chars().next();
             let number = first.is_none_or(|it| it.is_ascii_digit() || "+-$".contains(it));
-            number || cell == "never"
+            number || ["never", "unknown"].contains(&cell.as_str()) || cell.starts_with(">= ")
         };
         let mut cells = self.rows.iter().filter_map(|cells| cells.get(column));
         column > 0 && cells.all(begins_so)

@@ -16,6 +16,7 @@ use crate::store::record::{Outcome, Record, RowWriter};
 use crate::transport::engine::Engine;
 use crate::transport::http::Target;
 use crate::workload::Workload;
+use crate::workload::slo::Slo;
 use crate::workload::spec::{Arrivals, Lengths, Positive, PromptSet, Spec};
 use clap::{Args, ValueEnum};
 
@@ -119,8 +120,12 @@ enum Spacing {
 }
 
 impl LoadArgs {
-    /// The workload, from its file or from the flags.
-    pub(crate) fn workload(&self) -> Result<Workload, Box<dyn std::error::Error>> {
+    /// The workload, from its file or from the flags; `slo` judges its answers if it is given, and is then what the
+    /// manifest says.
+    pub(crate) fn workload(
+        &self,
+        slo: Option<Slo>,
+    ) -> Result<Workload, Box<dyn std::error::Error>> {
         let (mut spec, folder) = match &self.what.spec {
             Some(path) => (
                 Spec::read(path)?,
@@ -138,6 +143,9 @@ impl LoadArgs {
         spec.measure.warmup_requests = self.warmup_requests.unwrap_or(spec.measure.warmup_requests);
         if let Some(timeout_s) = self.timeout {
             spec.measure.timeout_s = flag("timeout", timeout_s)?;
+        }
+        if let Some(slo) = slo {
+            spec.judge_by(slo);
         }
         spec.check("the workload")?;
         Ok(Workload::new(spec, &folder)?)
@@ -222,7 +230,7 @@ impl fmt::Display for Asked {
 
 /// Sends, writes and prints.
 pub(crate) async fn run(options: Run) -> CommandResult {
-    let workload = options.load.workload()?;
+    let workload = options.load.workload(options.slo.given())?;
     let asked = options.asked().await?;
     let mut out = options.out.as_deref().map(create).transpose()?;
     out!("server     {asked}");
@@ -256,17 +264,13 @@ pub(crate) async fn run(options: Run) -> CommandResult {
     if let Some(out) = out {
         out.finish()?;
     }
-    let analysis_options = Options {
-        slo: options.slo.given(),
-        ..Options::default()
-    };
-    report(&measured.run, &analysis_options, options.dir.as_deref())
+    report(&measured.run, options.dir.as_deref())
 }
 
 /// Prints the tables.
-fn report(run: &folder::Run, options: &Options, dir: Option<&Path>) -> CommandResult {
+fn report(run: &folder::Run, dir: Option<&Path>) -> CommandResult {
     let runs = std::slice::from_ref(run);
-    let analysis = Analysis::of(runs, options);
+    let analysis = Analysis::of(runs, &Options::default());
     print(runs, &analysis)?;
     if let Some(dir) = dir {
         out!(

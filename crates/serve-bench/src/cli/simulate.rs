@@ -37,7 +37,7 @@ const RESAMPLED_MAX: u64 = 100_000;
 
 /// Simulates, writes and prints.
 pub(crate) fn run(options: &Simulate) -> CommandResult {
-    let workload = options.load.workload()?;
+    let workload = options.load.workload(options.slo.given())?;
     let server = options.server.model()?;
     let began = Instant::now();
     let simulation = Simulation {
@@ -46,10 +46,7 @@ pub(crate) fn run(options: &Simulate) -> CommandResult {
     };
     let (run, simulated) = simulate::run(&workload, &server, &simulation)?;
     let took = began.elapsed();
-    let mut how = Options {
-        slo: options.slo.given(),
-        ..Options::default()
-    };
+    let mut how = Options::default();
     if workload.requests() > RESAMPLED_MAX {
         how.bootstrap = Bootstrap {
             resamples: 0,

@@ -100,7 +100,9 @@ fn axis(text: &str) -> Result<Axis, String> {
 /// Measures, prints, writes an index.
 pub(crate) async fn run(options: &Sweep) -> CommandResult {
     let mut spec = Spec::read(&options.spec)?;
-    spec.slo = options.slo.given().unwrap_or(spec.slo);
+    if let Some(slo) = options.slo.given() {
+        spec.judge_by(slo);
+    }
     let plan = options.plan(spec)?;
     let files = options.spec.parent().unwrap_or(Path::new(""));
     if options.simulated {

@@ -24,7 +24,7 @@ pub(crate) struct Show {
 
 /// Draws and prints.
 pub(crate) fn run(options: &Show) -> CommandResult {
-    let workload = options.load.workload()?;
+    let workload = options.load.workload(None)?;
     if_read(print(&workload, options))?;
     Ok(ExitCode::SUCCESS)
 }

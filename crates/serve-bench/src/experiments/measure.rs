@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use crate::analysis::definitions;
 use crate::analysis::histograms::Histograms;
+use crate::store::command::CommandLine;
 use crate::store::folder::{FolderError, Run, RunFolder};
 use crate::store::hardware::Hardware;
 use crate::store::manifest::{
@@ -35,9 +36,9 @@ pub struct RunSettings {
     /// How often the server's counters are asked for, if it shows any.
     pub poll: Duration,
     /// The command line, for the manifest.
-    pub command: Vec<String>,
+    pub command: CommandLine,
     /// The command that started the server, when the caller did.
-    pub server_command: Option<Vec<String>>,
+    pub server_command: Option<CommandLine>,
     /// Turns true when the run is to be stopped.
     pub stop: watch::Receiver<bool>,
 }
@@ -48,7 +49,7 @@ impl RunSettings {
         Self {
             folder: None,
             poll: Duration::from_millis(500),
-            command: std::env::args().collect(),
+            command: CommandLine::of_this_process(),
             server_command: None,
             stop,
         }
@@ -280,7 +281,7 @@ pub(crate) fn manifest(
     described: Described,
     hardware: Hardware,
     workload: &Workload,
-    command: Vec<String>,
+    command: CommandLine,
 ) -> Result<Manifest, SpecError> {
     let spec = workload.spec();
     let classes = spec

@@ -19,6 +19,7 @@ use crate::experiments::progress::Live;
 use crate::experiments::servers::{
     Effective, Program, Server, ServerError, ServerSettings, any_key, key_in,
 };
+use crate::store::command::{CommandLine, without_secrets};
 use crate::store::folder::{FolderError, Run, RunFolder};
 use crate::store::record::Outcome;
 use crate::store::timeline::{self, Sample};
@@ -295,7 +296,7 @@ impl Series {
     async fn server(
         &mut self,
         settings: &ServerSettings,
-    ) -> Result<(Target, Option<Vec<String>>), PointError> {
+    ) -> Result<(Target, Option<CommandLine>), PointError> {
         match &self.servers {
             Servers::Running {
                 url,
@@ -303,7 +304,7 @@ impl Series {
                 api_key,
             } => {
                 if *settings != ServerSettings::default() {
-                    let (url, settings) = (url.clone(), settings.clone());
+                    let (url, settings) = (without_secrets(url), settings.clone());
                     return Err(PointError::NotOurs { url, settings });
                 }
                 if self.server.is_none() {

@@ -21,10 +21,22 @@ pub(crate) fn tokens_per_s(requests: &[Request<'_>]) -> Chart {
         .flat_map(Request::attempts)
         .flat_map(|row| tokens(row));
     let rates = clock.rates(tokens);
+    let attempts = requests.iter().flat_map(Request::attempts);
+    let uncounted = |row: &&&Record| row.chunk_tokens().is_none() && row.output_tokens.is_none();
+    let guessed = match attempts
+        .filter(|row| !row.chunks.is_empty())
+        .filter(uncounted)
+        .count()
+    {
+        0 => String::new(),
+        some => format!(
+            "; {some} attempts have no count, and each of their chunks is drawn as one token"
+        ),
+    };
     Chart {
         title: "Output tokens over time".to_owned(),
         note: format!(
-            "by the arrival of their chunks, in parts of {}; where the tokens of a chunk are not known, an answer's tokens are spread evenly over its chunks",
+            "by the arrival of their chunks, in parts of {}; where the tokens of a chunk are not known, an answer's tokens are spread evenly over its chunks{guessed}",
             clock.part()
         ),
         x: clock.axis(),

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::chart::{Chart, Figure};
 use super::distributions::cdf;
 use super::html::{ReportError, Section};
-use super::load::{self, Point};
+use super::load::{self, Curve, Point};
 use super::{Named, over_time, timeline, waterfall};
 use crate::analysis::compare::{self, comparable};
 use crate::analysis::definitions::Metric;
@@ -91,8 +91,8 @@ pub(crate) fn beside(title: &str, groups: &[Named]) -> Result<Section, ReportErr
     let sets = requests.iter().map(|(name, set)| (name.clone(), &set[..]));
     let sets = sets.collect::<Vec<_>>();
     let mut charts = Vec::new();
-    if let Some((label, offered, points)) = loads(groups) {
-        charts.extend(load::charts(label, offered, &points));
+    if let Some((label, offered, curves)) = loads(groups) {
+        charts.extend(load::charts(label, offered, &curves));
     }
     charts.extend([Metric::Ttft, Metric::E2e].map(|metric| cdf(metric, &sets)));
     let sources = groups.iter().map(|named| named.analysis.source);
@@ -161,8 +161,9 @@ fn labelled(mut figure: Figure, sources: &[Source]) -> Figure {
     figure
 }
 
-/// The loads of groups, if they differ: the offered rate of open loops, the clients of closed ones.
-fn loads(groups: &[Named]) -> Option<(&'static str, bool, Vec<Point<'_>>)> {
+/// The loads of groups, if they differ: the offered rate of open loops, the clients of closed ones. A curve for
+/// each combination of whatever else they differ in.
+fn loads(groups: &[Named]) -> Option<(&'static str, bool, Vec<Curve<'_>>)> {
     let clients = groups
         .iter()
         .map(Named::clients)
@@ -182,11 +183,25 @@ fn loads(groups: &[Named]) -> Option<(&'static str, bool, Vec<Point<'_>>)> {
     let most = loads.iter().copied().fold(0.0, f64::max);
     // The same nominal rate comes out a little different with each seed.
     let differ = groups.len() > 1 && most > least * 1.1;
-    let points = groups.iter().zip(loads).map(|(named, x)| Point {
-        x,
-        analysis: &named.analysis,
-    });
-    differ.then(|| (label, offered, points.collect()))
+    let runs = groups
+        .iter()
+        .filter_map(|named| Some((&*named.name, &named.runs.first()?.manifest)));
+    let names = comparable::apart_from_load(&runs.collect::<Vec<_>>());
+    let mut curves = Vec::<Curve<'_>>::new();
+    for ((named, x), name) in groups.iter().zip(loads).zip(names) {
+        let point = Point {
+            x,
+            analysis: &named.analysis,
+        };
+        match curves.iter_mut().find(|curve| curve.name == name) {
+            Some(curve) => curve.points.push(point),
+            None => curves.push(Curve {
+                name,
+                points: vec![point],
+            }),
+        }
+    }
+    differ.then_some((label, offered, curves))
 }
 
 /// The settings in which the groups differ from the first.

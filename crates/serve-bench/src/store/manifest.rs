@@ -1,8 +1,8 @@
 //! What a run was: the six things that must be frozen before a number means anything. With the
 //! [rows](crate::store::record) beside it, a report can be computed again.
 //!
-//! It is not a summary: no latency and no count of answers stands in it. Secrets never do; an API key
-//! appears only as the name of the environment variable that held it.
+//! It is not a summary: no latency and no count of answers stands in it. Secrets never do: of an API key there
+//! is only the name of the environment variable that held it, and a [`CommandLine`] has none.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use thiserror::Error;
 
+use crate::store::command::{CommandLine, address};
 use crate::store::hardware::Hardware;
 use crate::workload::slo::Slo;
 use crate::workload::spec::DeliveryLimits;
@@ -109,6 +110,7 @@ pub struct Model {
 #[serde(default)]
 pub struct Runtime {
     /// The server's address; empty where there is none.
+    #[serde(deserialize_with = "address")]
     pub url: String,
     /// The `Server` header, or what else names the program.
     pub server: Option<String>,
@@ -117,7 +119,7 @@ pub struct Runtime {
     /// The effective settings: the whole answer to `GET /v1/config`. Absent where there is none.
     pub config: Option<Value>,
     /// The command that started the server, when serve-bench started it.
-    pub command: Option<Vec<String>>,
+    pub command: Option<CommandLine>,
 }
 
 /// Layer 4.
@@ -182,8 +184,8 @@ pub struct Artifact {
     /// The commit that it was built from, with `-dirty` if the tree had changes; absent outside a
     /// repository.
     pub bench_commit: Option<String>,
-    /// The command line.
-    pub command: Vec<String>,
+    /// The command line, without what is secret in it.
+    pub command: CommandLine,
     /// When the run's clock started, RFC 3339 in UTC.
     pub started: String,
     /// When the last attempt had ended.

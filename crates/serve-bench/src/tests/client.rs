@@ -1,7 +1,6 @@
 //! What the client notes of each kind of answer.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::tests::server::{Script, Server, end, event, head, status, text};
+use crate::tests::server::{Part, Script, Server, end, event, head, status, text};
 
 /// Rows of a workload in the order of its requests.
 async fn rows(address: &str, spec: &str) -> Vec<Record> {
@@ -156,6 +155,114 @@ async fn a_stream_without_its_last_word_is_whole_if_it_gave_a_reason() {
     assert_eq!((row.output_tokens, row.chunks.len()), (None, 1));
 }
 
+/// A chunk whose delta is this.
+fn delta(delta: &str) -> Part {
+    event(0, &format!(r#"{{"choices":[{{"delta":{delta}}}]}}"#))
+}
+
+#[tokio::test]
+async fn a_thought_is_one_chunk_under_whichever_names_it_comes() {
+    for (said, chunks) in [
+        (r#"{"reasoning_content":"a"}"#, 1),
+        (r#"{"reasoning":"a"}"#, 1),
+        (r#"{"reasoning":"a","reasoning_content":"a"}"#, 1),
+        (r#"{"reasoning_content":"a","reasoning":"a"}"#, 1),
+        (r#"{"reasoning_content":"a","reasoning":""}"#, 1),
+        (r#"{"reasoning_content":"","reasoning":"a"}"#, 1),
+        (r#"{"reasoning_content":null,"reasoning":"a"}"#, 1),
+        (r#"{"reasoning_content":"a","reasoning":null}"#, 1),
+        (
+            r#"{"content":null,"reasoning_content":"a","reasoning":{"summary":[]}}"#,
+            1,
+        ),
+        (r#"{"content":"","reasoning_content":"","reasoning":""}"#, 0),
+        (
+            r#"{"content":"b","reasoning_content":"","reasoning":""}"#,
+            1,
+        ),
+        (
+            r#"{"content":"b","reasoning_content":"a","reasoning":"a"}"#,
+            1,
+        ),
+        (r#"{"role":"assistant","reasoning":[{"text":"a"}]}"#, 0),
+    ] {
+        let row = one(vec![head(), delta(said), text(0, "end"), end(2)]).await;
+        assert_eq!(row.outcome, Outcome::Ok, "{said}: {row:?}");
+        assert_eq!(row.chunks.len(), chunks + 1, "{said}");
+        let whole = format!(
+            r#"{{"choices":[{{"message":{said},"finish_reason":"stop"}}],"usage":{{"completion_tokens":2}}}}"#
+        );
+        let server = Server::start(vec![status("200 OK", &whole)]).await;
+        let spec = format!("{ONE}[request]\nstream = false\n");
+        let row = rows(&server.url(), &spec).await.remove(0);
+        assert_eq!(row.outcome, Outcome::Ok, "{said}: {row:?}");
+        assert_eq!(row.chunks.len(), chunks, "{said}");
+    }
+}
+
+#[tokio::test]
+async fn no_stream_that_breaks_off_is_a_whole_answer_however_politely_it_ends() {
+    let finish = r#"data: {"choices":[{"delta":{},"finish_reason":"stop"}]}"#;
+    let flat = r#"data: {"object":"error","message":"engine died","type":"x","code":500}"#;
+    let nested = r#"data: {"error":{"message":"engine died"}}"#;
+    let named = "event: error\ndata: engine died";
+    let named_json = "event: error\ndata: {\"detail\":\"engine died\"}";
+    let aborted =
+        r#"data: {"choices":[{"delta":{"content":"engine died"},"finish_reason":"abort"}]}"#;
+    let nothing = r#"data: {"detail":"engine died"}"#;
+    let null = r#"data: {"choices":null,"usage":{"completion_tokens":1}}"#;
+    let done = "data: [DONE]";
+    for (events, cause) in [
+        (&[finish, done][..], None),
+        (&[finish], None),
+        (&[finish, null, done], None),
+        (&[finish, "event: message\ndata: {}", done], None),
+        (&[finish, "data: [DONE] "], None),
+        (&[done], Some("cut_short")),
+        (&[], Some("cut_short")),
+        (&[null, done], Some("cut_short")),
+        (&[nothing, done], Some("cut_short")),
+        (&[flat, done], Some("server_error")),
+        (&[flat], Some("server_error")),
+        (&[finish, flat, done], Some("server_error")),
+        (&[nested, done], Some("server_error")),
+        (&[named, done], Some("server_error")),
+        (&[named_json, done], Some("server_error")),
+        (&[finish, named, done], Some("server_error")),
+        (&[aborted, done], Some("server_error")),
+    ] {
+        let events = events.iter().map(|event| format!("{event}\n\n"));
+        let rest = (Duration::ZERO, events.collect::<String>());
+        let row = one(vec![head(), text(0, "a"), rest]).await;
+        assert_eq!(row.cause.as_deref(), cause, "{row:?}");
+        let outcome = if cause.is_none() {
+            Outcome::Ok
+        } else {
+            Outcome::Failed
+        };
+        assert_eq!(row.outcome, outcome);
+        assert!(!row.chunks.is_empty(), "what came is kept");
+        if cause == Some("server_error") && row.finish_reason.as_deref() != Some("abort") {
+            assert!(
+                row.error.as_deref().unwrap().contains("engine died"),
+                "{row:?}"
+            );
+        }
+    }
+    for body in [
+        r#"{"object":"error","message":"engine died"}"#,
+        r#"{"error":"engine died"}"#,
+        r#"{"detail":"engine died"}"#,
+        r#"{"choices":[]}"#,
+        "[]",
+    ] {
+        let server = Server::start(vec![status("200 OK", body)]).await;
+        let spec = format!("{ONE}[request]\nstream = false\n");
+        let row = rows(&server.url(), &spec).await.remove(0);
+        assert_eq!(row.outcome, Outcome::Failed, "{body}: {row:?}");
+    }
+}
+
 #[tokio::test]
 async fn nobody_listening_is_a_failure_with_its_cause() {
     let rows = rows("http://127.0.0.1:9", ONE).await;
@@ -225,38 +332,6 @@ async fn a_connection_that_is_reset_mid_stream_is_a_failure_that_says_so() {
     );
     assert!(row.error.as_deref().unwrap().contains("reset"), "{row:?}");
     assert_eq!(row.chunks.len(), 1);
-}
-
-#[tokio::test]
-async fn a_kept_connection_that_the_server_closed_is_replaced_and_nobody_notices() {
-    let dials = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&dials);
-    let dial = Dial::new(move || {
-        counted.fetch_add(1, Ordering::Relaxed);
-        let (client, mut server) = tokio::io::duplex(1 << 16);
-        tokio::spawn(async move {
-            // One answer, and a connection that stays open until somebody asks again.
-            let mut buffer = [0; 4096];
-            let _ = server.read(&mut buffer).await;
-            let body = text(0, "a").1 + &end(1).1;
-            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
-            let _ = server.write_all((head + &body).as_bytes()).await;
-            let _ = server.read(&mut buffer).await;
-        });
-        async move { Ok(Box::new(client) as Box<dyn Stream>) }.boxed()
-    });
-    let spec = Spec::parse("test", "requests = 3\n[arrivals.closed]\nclients = 1\n").unwrap();
-    let workload = Workload::new(spec, Path::new(".")).unwrap();
-    let target = Target::over(Some(dial), "http://memory", Some("m".to_owned()), None)
-        .await
-        .unwrap();
-    let before = dials.load(Ordering::Relaxed);
-    let rows = rows_with(&workload, &target).await;
-    assert!(
-        rows.iter().all(|row| row.outcome == Outcome::Ok),
-        "{rows:?}"
-    );
-    assert_eq!(dials.load(Ordering::Relaxed) - before, 3);
 }
 
 /// A way to a server that answers everything, and what it hears.

@@ -4,6 +4,7 @@ mod calibrate;
 mod client;
 mod dial;
 mod exact;
+mod kept;
 mod matrix;
 mod series;
 pub(crate) mod server;

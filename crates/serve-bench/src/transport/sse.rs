@@ -1,18 +1,20 @@
 //! Server-sent events, as far as a streamed completion needs them: `data` fields, several of which may
-//! make one event. Source: the WHATWG HTML standard, "Server-sent events"; a lone carriage return as
+//! make one event, and the event's name. Source: the WHATWG HTML standard, "Server-sent events"; a lone carriage return as
 //! a line end, which no server sends, is not understood.
 
 /// Cuts a byte stream, in pieces of any size, into events.
 #[derive(Debug, Default)]
 pub(crate) struct Decoder {
     line: Vec<u8>,
+    name: String,
     data: String,
     has_data: bool,
 }
 
 impl Decoder {
-    /// Takes the next bytes and hands the data of each event that they complete to `event`.
-    pub(crate) fn push(&mut self, bytes: &[u8], mut event: impl FnMut(&str)) {
+    /// Takes the next bytes and hands the name (empty where it has none) and the data of each event that they
+    /// complete to `event`.
+    pub(crate) fn push(&mut self, bytes: &[u8], mut event: impl FnMut(&str, &str)) {
         let mut pieces = bytes.split(|&byte| byte == b'\n');
         // The last piece has no line end yet.
         let rest = pieces.next_back().unwrap_or_default();
@@ -23,25 +25,33 @@ impl Decoder {
         self.line.extend_from_slice(rest);
     }
 
-    fn end_line(&mut self, event: &mut impl FnMut(&str)) {
+    fn end_line(&mut self, event: &mut impl FnMut(&str, &str)) {
         let line = self.line.strip_suffix(b"\r").unwrap_or(&self.line);
         if line.is_empty() {
             if self.has_data {
-                event(&self.data);
+                event(&self.name, &self.data);
             }
+            self.name.clear();
             self.data.clear();
             self.has_data = false;
-        } else if let Some(data) = line.strip_prefix(b"data:") {
-            let data = data.strip_prefix(b" ").unwrap_or(data);
+        } else if let Some(name) = field(line, b"event:") {
+            self.name = String::from_utf8_lossy(name).into_owned();
+        } else if let Some(data) = field(line, b"data:") {
             if self.has_data {
                 self.data.push('\n');
             }
             self.data.push_str(&String::from_utf8_lossy(data));
             self.has_data = true;
         }
-        // Comments and other fields (event, id, retry) do not matter to a completion.
+        // Comments and other fields (id, retry) do not matter to a completion.
         self.line.clear();
     }
+}
+
+/// The value of a line's field, without the space that may follow the colon.
+fn field<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    let value = line.strip_prefix(name)?;
+    Some(value.strip_prefix(b" ").unwrap_or(value))
 }
 
 #[cfg(test)]
@@ -54,7 +64,7 @@ mod tests {
         let mut decoder = Decoder::default();
         let mut events = Vec::new();
         for piece in pieces {
-            decoder.push(piece, |data| events.push(data.to_owned()));
+            decoder.push(piece, |_, data| events.push(data.to_owned()));
         }
         events
     }
@@ -75,6 +85,20 @@ mod tests {
     fn an_event_without_its_blank_line_is_not_an_event() {
         assert!(events(&[b"data: cut off\n"]).is_empty());
         assert!(events(&[b"\n\n\n"]).is_empty());
+    }
+
+    #[test]
+    fn a_name_is_of_its_own_event_alone() {
+        let stream = "event: error\ndata: a\n\ndata: b\n\nevent: lost\n\ndata: c\nevent:late\n\n";
+        for size in 1..=stream.len() {
+            let (mut decoder, mut seen) = (Decoder::default(), String::new());
+            for piece in stream.as_bytes().chunks(size) {
+                decoder.push(piece, |name, data| {
+                    seen.push_str(&format!("{name}={data} "))
+                });
+            }
+            assert_eq!(seen, "error=a =b late=c ", "pieces of {size}");
+        }
     }
 
     /// Random bytes of a stream, and the events that they are by construction.

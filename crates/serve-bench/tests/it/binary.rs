@@ -84,7 +84,7 @@ async fn a_run_prints_tables_that_its_folder_gives_again() {
         layer.requests_sha256,
         "the manifest makes the same requests again"
     );
-    assert!(run.manifest.artifact.command[1..].contains(&"--seed".to_owned()));
+    assert!(run.manifest.artifact.command.args()[1..].contains(&"--seed".to_owned()));
     assert!(run.manifest.measurement.definitions.contains_key("TTFT"));
     let again = bench(words(&format!("analyse {}", dir.display()))).await;
     let again = String::from_utf8(again.stdout).unwrap();
@@ -94,6 +94,100 @@ async fn a_run_prints_tables_that_its_folder_gives_again() {
     assert_eq!(twice.status.code(), Some(1));
     let error = String::from_utf8(twice.stderr).unwrap();
     assert!(error.contains("holds a run already"), "{error}");
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_is_in_nothing_that_a_run_leaves() {
+    let server = Server::start(vec![vec![head(), text(0, "a"), end(1)]]).await;
+    let folder = folder("key");
+    let (spec, url) = (spec(&folder, TWO_CLIENTS), server.url());
+    for (number, key) in ["--api-key=sk-S3CR3T", "--api-key sk-S3CR3T"]
+        .iter()
+        .enumerate()
+    {
+        let dir = folder.join(number.to_string());
+        let dir = dir.display();
+        let mut printed = Vec::new();
+        for line in [
+            format!("run {spec} --url {url} {key} --dir {dir}"),
+            format!("run {spec} --in-process {key} --dir {dir}/inner"),
+            format!("report {dir}"),
+            format!("analyse {dir} --json"),
+        ] {
+            let output = bench(words(&line)).await;
+            assert!(output.status.success(), "{line}: {output:?}");
+            printed.extend([output.stdout, output.stderr].concat());
+        }
+        let mut kept = String::from_utf8(printed).unwrap();
+        for place in [
+            folder.join(number.to_string()),
+            folder.join(number.to_string()).join("inner"),
+        ] {
+            for file in std::fs::read_dir(place).unwrap() {
+                let file = file.unwrap().path();
+                if file.is_file() {
+                    kept.push_str(&String::from_utf8_lossy(&std::fs::read(file).unwrap()));
+                }
+            }
+        }
+        assert!(!kept.contains("S3CR3T"), "{key}");
+        assert!(kept.contains("--api-key"), "the command is kept without it");
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn limits_on_the_command_line_are_those_of_the_run_whoever_reads_it() {
+    // No usage: what it says of tokens is that nobody counted them.
+    let finish = (
+        Duration::ZERO,
+        r#"data: {"choices":[{"delta":{},"finish_reason":"stop"}]}"#.to_owned() + "\n\n",
+    );
+    let server = Server::start(vec![vec![head(), text(20, "a"), text(20, "b"), finish]]).await;
+    let folder = folder("limits");
+    let class = format!(
+        "{TWO_CLIENTS}[slo]\ne2e_ms = 1\n[[classes]]\nname = \"paid\"\nslo = {{ ttft_ms = 1 }}\n"
+    );
+    let (spec, url) = (spec(&folder, &class), server.url());
+    let limits = "--slo-ttft-ms 60000 --slo-tpot-ms 30000";
+    for (number, command) in [
+        format!("run {spec} --url {url} {limits}"),
+        format!("run {spec} --in-process --with mock_speed=20 {limits}"),
+        format!("simulate {spec} {limits}"),
+    ]
+    .iter()
+    .enumerate()
+    {
+        let dir = folder.join(number.to_string());
+        let output = bench(words(&format!("{command} --dir {}", dir.display()))).await;
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert!(
+            said.contains("kept TTFT <= 60s, TPOT <= 30s"),
+            "{command}: {said}"
+        );
+        let again = bench(words(&format!("analyse {}", dir.display()))).await;
+        let again = String::from_utf8(again.stdout).unwrap();
+        assert!(said.contains(&again), "{said}\n---\n{again}");
+        assert!(
+            bench(words(&format!("report {}", dir.display())))
+                .await
+                .status
+                .success()
+        );
+        let page = std::fs::read_to_string(dir.join("report.html")).unwrap();
+        assert!(
+            page.contains("kept TTFT &lt;= 60s, TPOT &lt;= 30s"),
+            "{command}"
+        );
+        let uncounted = "output tokens/s unknown (8 of 8 answers without a count)";
+        assert_eq!(said.contains(uncounted), number == 0, "{said}");
+        assert_eq!(
+            said.contains("of 8 the TPOT is unknown"),
+            number == 0,
+            "{said}"
+        );
+    }
     std::fs::remove_dir_all(folder).unwrap();
 }
 

@@ -3,13 +3,15 @@
 //! The runtime may differ, because that is what a comparison is for; its differences are listed. The
 //! rest must not, unless the reader says that it may.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde::Serialize;
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 use thiserror::Error;
 
+use crate::hex::hex;
 use crate::store::manifest::Manifest;
 
 /// Something in which two manifests may differ.
@@ -140,8 +142,6 @@ fn fields(layer: Layer, manifest: &Manifest) -> BTreeMap<String, Value> {
     };
     // A name stands for all that stands in it. Numbers are computed from rows by today's
     // definitions, whatever those of the run's own day were called.
-    // A name stands for all that stands in it. Numbers are computed from rows by today's
-    // definitions, whatever those of the run's own day were called.
     let ignored: &[&str] = match layer {
         Layer::Model => &["described.created"],
         Layer::Runtime => &["url", "command", "config.host", "config.port", "config.log"],
@@ -181,6 +181,73 @@ pub(crate) fn odd_one_out<'a>(runs: impl IntoIterator<Item = &'a Manifest>) -> O
         it.layer == Layer::Workload && [SENT, "spec.seed"].contains(&it.field.as_str())
     };
     differences.into_iter().find(|it| !of_seed(it))
+}
+
+/// What sets each of some runs apart from the others, its load left aside, such as `max_batch 8`: the fields that
+/// differ, without those that only follow from others. A field that the runs' own names have comes first: it is the one
+/// that somebody set. Equal for runs that differ in their load alone.
+pub(crate) fn apart_from_load(runs: &[(&str, &Manifest)]) -> Vec<String> {
+    let said = runs.iter().map(|(_, run)| {
+        let layers = Layer::ALL.into_iter();
+        let fields = layers.flat_map(|layer| {
+            let fields = fields(layer, run).into_iter();
+            let fields = fields.filter(move |(field, _)| !is_load(layer, field));
+            fields.map(move |(field, value)| ((layer, field), value))
+        });
+        fields.collect::<BTreeMap<_, _>>()
+    });
+    let said = said.collect::<Vec<_>>();
+    let last = |field: &str| field.rsplit('.').next().unwrap_or(field).to_owned();
+    let names = said
+        .iter()
+        .flat_map(BTreeMap::keys)
+        .collect::<BTreeSet<_>>();
+    let mut names = names.into_iter().collect::<Vec<_>>();
+    names.sort_by_key(|(_, field)| !runs.iter().any(|(name, _)| name.contains(&last(field))));
+    let mut apart = vec![String::new(); runs.len()];
+    for name in names {
+        let values = said.iter().map(|said| said.get(name));
+        let finer = values.zip(&apart).map(|(value, so_far)| {
+            let field = last(&name.1);
+            let value = value.map_or_else(|| "unset".to_owned(), shown);
+            let comma = if so_far.is_empty() { "" } else { ", " };
+            format!("{so_far}{comma}{field} {value}")
+        });
+        let finer = finer.collect::<Vec<_>>();
+        let parts = |names: &[String]| names.iter().collect::<BTreeSet<_>>().len();
+        if parts(&finer) > parts(&apart) {
+            apart = finer;
+        }
+    }
+    apart
+}
+
+/// A value as a part of a name.
+fn shown(value: &Value) -> String {
+    let text = match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    match text.char_indices().nth(24) {
+        Some((at, _)) => format!("{}.. {:.4}", &text[..at], hex(&Sha256::digest(&text))),
+        None => text,
+    }
+}
+
+/// Whether a field is a part of the load, or follows from it.
+fn is_load(layer: Layer, field: &str) -> bool {
+    let of_load = [
+        SENT,
+        "requests",
+        "spec.seed",
+        "spec.requests",
+        "spec.duration_s",
+    ];
+    let rate = ["rate_per_s", "clients"]
+        .iter()
+        .any(|it| field.ends_with(it));
+    layer == Layer::Workload
+        && (of_load.contains(&field) || field.starts_with("spec.arrivals.") && rate)
 }
 
 /// Objects to `a.b.c`; lists are compared whole.

@@ -6,7 +6,7 @@ use serde::{Serialize, Serializer};
 
 use crate::analysis::definitions::Metric;
 use crate::analysis::group::sample;
-use crate::analysis::request::Request;
+use crate::analysis::request::{Kept, Request};
 
 /// A number of a run, or of a part of one.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -37,16 +37,17 @@ impl Measure {
             .collect()
     }
 
-    /// Its value over some requests; `good` says of each whether it kept every SLO. Absent where no
-    /// request has one.
-    pub(super) fn of(self, requests: &[Request<'_>], good: &[bool]) -> Option<f64> {
+    /// Its value over some requests; `kept` says of each whether it kept every SLO. Absent where no
+    /// request has one, and for the good share where some cannot be judged.
+    pub(super) fn of(self, requests: &[Request<'_>], kept: &[Kept]) -> Option<f64> {
         let share = |count: usize| {
             let all = requests.len();
             (all > 0).then(|| count as f64 / all as f64)
         };
         match self {
             Self::Answered => share(requests.iter().filter(|it| it.answer().is_some()).count()),
-            Self::Good => share(good.iter().filter(|good| **good).count()),
+            Self::Good if kept.contains(&Kept::Unknown) => None,
+            Self::Good => share(kept.iter().filter(|kept| **kept == Kept::Yes).count()),
             Self::Percentile(metric, quantile) => {
                 let members = (0..requests.len() as u32).collect::<Vec<_>>();
                 sample(metric, requests, &members).quantile(quantile)

@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::interval::{self, Difference};
 use super::measure::Measure;
-use crate::analysis::request::Request;
+use crate::analysis::request::{Kept, Request};
 use crate::analysis::{Limits, requests_of};
 use crate::store::folder::Run;
 
@@ -20,11 +20,11 @@ pub(super) struct Side<'a> {
     runs: Vec<Unit<'a>>,
 }
 
-/// Requests that give one statistic, and which of them kept every SLO.
+/// Requests that give one statistic, and whether each kept every SLO.
 #[derive(Clone, Default)]
 struct Unit<'a> {
     requests: Vec<Request<'a>>,
-    good: Vec<bool>,
+    kept: Vec<Kept>,
 }
 
 /// One unit for each statistic on both sides.
@@ -48,7 +48,7 @@ impl<'a> Side<'a> {
         let mut all = Unit::default();
         for run in &self.runs {
             all.requests.extend(run.requests.iter().cloned());
-            all.good.extend(&run.good);
+            all.kept.extend(&run.kept);
         }
         all.measure(measure)
     }
@@ -56,15 +56,15 @@ impl<'a> Side<'a> {
 
 impl<'a> Unit<'a> {
     fn new(requests: Vec<Request<'a>>, limits: &Limits) -> Self {
-        let good = requests.iter().map(|it| it.is_good(limits.of_request(it)));
+        let kept = requests.iter().map(|it| it.kept(limits.of_request(it)));
         Self {
-            good: good.collect(),
+            kept: kept.collect(),
             requests,
         }
     }
 
     fn measure(&self, measure: Measure) -> Option<f64> {
-        measure.of(&self.requests, &self.good)
+        measure.of(&self.requests, &self.kept)
     }
 
     /// Its requests in sections of equal length, in order.
@@ -73,7 +73,7 @@ impl<'a> Unit<'a> {
         let cut = |section: usize| section * count / sections;
         let section = |section| Self {
             requests: self.requests[cut(section)..cut(section + 1)].to_vec(),
-            good: self.good[cut(section)..cut(section + 1)].to_vec(),
+            kept: self.kept[cut(section)..cut(section + 1)].to_vec(),
         };
         (0..sections).map(section).collect()
     }
@@ -87,10 +87,10 @@ impl<'a> Unit<'a> {
             .requests
             .iter()
             .filter_map(|it| positions.get(&it.index()));
-        let (requests, good) = found
-            .map(|&at| (self.requests[at].clone(), self.good[at]))
+        let (requests, kept) = found
+            .map(|&at| (self.requests[at].clone(), self.kept[at]))
             .unzip();
-        Self { requests, good }
+        Self { requests, kept }
     }
 }
 

@@ -4,6 +4,7 @@ use crate::analysis::Analysis;
 use crate::analysis::bootstrap::Estimate;
 use crate::analysis::delivered::Delivered;
 use crate::analysis::table::{number, percent};
+use crate::analysis::tokens::{at_least, rate};
 use crate::workload::slo::Slo;
 
 /// A fact about a run: a word and what is said of it.
@@ -47,7 +48,7 @@ pub fn facts(analysis: &Analysis) -> Vec<Fact> {
     }
     facts.push(("delivered", delivered(analysis)));
     facts.push(("throughput", throughput(analysis)));
-    if analysis.has_slo() || all.good != all.requests.ok {
+    if analysis.has_slo() || all.good + all.unjudged != all.requests.ok {
         facts.push(("goodput", goodput(analysis)));
     }
     facts.extend(retries(analysis).map(|text| ("retries", text)));
@@ -104,10 +105,15 @@ fn throughput(analysis: &Analysis) -> String {
             )
         }
     };
+    let tokens = &analysis.all().output_tokens;
+    let rate = tokens.per_s(rates.wall_s);
+    let rate = match tokens.missing() {
+        None => format!("{rate} output tokens/s{spread}"),
+        Some(missing) => format!("output tokens/s {rate} ({missing})"),
+    };
     format!(
-        "{} answers/s, {} output tokens/s{spread} over {} s",
+        "{} answers/s, {rate} over {} s",
         number(Some(rates.answers_per_s)),
-        number(Some(rates.output_tokens_per_s)),
         number(Some(rates.wall_s)),
     )
 }
@@ -116,14 +122,28 @@ fn goodput(analysis: &Analysis) -> String {
     let all = analysis.all();
     let classes = analysis.slo_by_class.iter();
     let classes = classes.map(|(class, slo)| format!("; class {class}: {}", limits(slo)));
+    let limits = format!("{}{}", limits(&analysis.slo), classes.collect::<String>());
+    let scheduled = all.requests.scheduled();
+    if all.unjudged > 0 {
+        let least = match all.good {
+            0 => "unknown".to_owned(),
+            good => format!(
+                "{}/s",
+                at_least(rate(good, analysis.rates.wall_s), all.unjudged)
+            ),
+        };
+        return format!(
+            "{least}: {} of {scheduled} requests kept {limits}, and of {} the TPOT is unknown ({})",
+            all.good,
+            all.unjudged,
+            all.output_tokens.missing().unwrap_or_default(),
+        );
+    }
     format!(
-        "{}/s: {} of {} requests ({}) kept {}{}",
-        number(Some(analysis.rates.goodput_per_s)),
+        "{}/s: {} of {scheduled} requests ({}) kept {limits}",
+        number(analysis.rates.goodput_per_s),
         all.good,
-        all.requests.scheduled(),
         share(&all.good_share),
-        limits(&analysis.slo),
-        classes.collect::<String>(),
     )
 }
 
@@ -156,15 +176,15 @@ fn little(analysis: &Analysis) -> Option<String> {
     let worst = known
         .iter()
         .max_by(|a, b| a.gap.abs().total_cmp(&b.gap.abs()))?;
-    let verdict = match (worst.is_steady(), worst.gap > 0.0) {
-        (true, _) => "the run was steady",
+    let verdict = match (worst.agrees(), worst.gap > 0.0) {
+        (true, _) => "both sides agree",
         (false, true) => {
             "not steady: what arrived stayed beyond the run's window, so the queue grew"
         }
         (false, false) => "not steady",
     };
     let which = if known.len() > 1 {
-        " (of the least steady run)"
+        " (of the run in which they differ most)"
     } else {
         ""
     };
@@ -179,6 +199,9 @@ fn little(analysis: &Analysis) -> Option<String> {
 
 fn cost(analysis: &Analysis) -> Option<String> {
     let cost = analysis.cost?;
+    if let Some(missing) = analysis.all().output_tokens.missing() {
+        return Some(format!("unknown for a million output tokens ({missing})"));
+    }
     let good = match analysis.has_slo() {
         true => format!(
             ", {} for a million good ones",
@@ -198,5 +221,115 @@ fn share(estimate: &Estimate) -> String {
     match estimate.interval {
         Some([low, high]) => format!("{value} [{}, {}]", percent(Some(low)), percent(Some(high))),
         None => value,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serve_core::Span;
+
+    use super::*;
+    use crate::analysis::testing::{answer, numbered, refused};
+    use crate::analysis::{Options, summary};
+    use crate::store::folder::Run;
+    use crate::store::record::Record;
+
+    fn analysed(rows: Vec<Record>) -> Analysis {
+        let slo = Slo {
+            ttft: Some(Span::from_millis(500)),
+            tpot: Some(Span::from_millis(20)),
+            e2e: None,
+        };
+        let options = Options {
+            slo: Some(slo),
+            price_per_hour: Some(1.0),
+            ..Options::default()
+        };
+        Analysis::of(&[Run::of_rows(numbered(rows))], &options)
+    }
+
+    fn said(analysis: &Analysis, word: &str) -> String {
+        let facts = facts(analysis);
+        let found = facts.into_iter().find(|fact| fact.0 == word);
+        found.map_or_else(String::new, |fact| fact.1)
+    }
+
+    #[test]
+    fn tokens_that_nobody_counted_are_unknown_wherever_they_are_asked_for() {
+        let row = |at: u64, tokens| answer(at * 100, &[at * 100 + 10, at * 100 + 30], tokens);
+        let late = answer(600, &[1_200], None);
+        let rows = |counted: u64| (0..6).map(move |at| row(at, (at < counted).then_some(3)));
+        let none = analysed(rows(0).chain([late.clone(), refused(700)]).collect());
+        let some = analysed(rows(2).chain([late, refused(700)]).collect());
+        let all = analysed(rows(6).chain([refused(700)]).collect());
+
+        let throughput = said(&none, "throughput");
+        assert!(
+            throughput.contains("output tokens/s unknown (7 of 7 answers without a count)"),
+            "{throughput}"
+        );
+        let throughput = said(&some, "throughput");
+        assert!(
+            throughput.contains("output tokens/s >= 4.99 (5 of 7 answers without a count)"),
+            "{throughput}"
+        );
+        let throughput = said(&all, "throughput");
+        assert!(
+            throughput.contains(" 25.6 output tokens/s over"),
+            "{throughput}"
+        );
+
+        // The late one missed another limit, which can be told without a count.
+        let goodput = said(&none, "goodput");
+        assert!(
+            goodput.starts_with("unknown: 0 of 8 requests kept "),
+            "{goodput}"
+        );
+        assert!(
+            goodput.contains("of 6 the TPOT is unknown (7 of 7 answers without a count)"),
+            "{goodput}"
+        );
+        let goodput = said(&some, "goodput");
+        assert!(
+            goodput.starts_with(">= 1.66/s: 2 of 8 requests kept "),
+            "{goodput}"
+        );
+        let goodput = said(&all, "goodput");
+        assert!(goodput.contains("6 of 7 requests (85.7%"), "{goodput}");
+
+        assert!(
+            said(&none, "cost").starts_with("unknown"),
+            "{}",
+            said(&none, "cost")
+        );
+        assert!(
+            said(&some, "cost").starts_with("unknown"),
+            "{}",
+            said(&some, "cost")
+        );
+        assert!(
+            said(&all, "cost").starts_with('$'),
+            "{}",
+            said(&all, "cost")
+        );
+
+        let table = summary::beside([("none", &none), ("some", &some), ("all", &all)]);
+        let column = |name: &str| {
+            let at = table.columns.iter().position(|it| it == name).unwrap();
+            table
+                .rows
+                .iter()
+                .map(move |row| row[at].as_str())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(column("tokens/s"), ["unknown", ">= 4.99", "25.6"]);
+        assert_eq!(column("good"), ["unknown", ">= 25.0%", "85.7%"]);
+        for analysis in [&none, &some] {
+            let json = serde_json::to_value(analysis).unwrap();
+            for absent in ["output_tokens_per_s", "good_tokens_per_s", "goodput_per_s"] {
+                assert!(json["rates"][absent].is_null(), "{absent}");
+            }
+            assert!(json["groups"][0]["good_share"]["value"].is_null());
+        }
     }
 }

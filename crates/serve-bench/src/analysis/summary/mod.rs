@@ -112,7 +112,7 @@ fn part(group: &Group) -> Vec<String> {
         requests.unfinished(),
     ];
     cells.extend(counts.map(|count| count.to_string()));
-    cells.push(percent(group.good_share.value));
+    cells.push(group.good_cell());
     let columns = [
         (Metric::Ttft, 0),
         (Metric::Ttft, 3),
@@ -153,10 +153,16 @@ pub fn beside<'a>(groups: impl IntoIterator<Item = (&'a str, &'a Analysis)>) -> 
     ];
     let mut table = Table::new("times in ms", &columns);
     let groups = groups.into_iter().collect::<Vec<_>>();
+    let missing = groups.iter().find_map(|(name, it)| {
+        let missing = it.all().output_tokens.missing()?;
+        Some(format!(
+            "the server did not count every answer's tokens: {missing} in {name}"
+        ))
+    });
     let only_http = groups.iter().all(|(_, it)| it.source == Source::Http);
     for (name, analysis) in groups {
-        let rates = &analysis.rates;
-        let mut cells = part(analysis.all());
+        let all = analysis.all();
+        let mut cells = part(all);
         let source = match only_http {
             true => String::new(),
             false => format!(" ({})", analysis.source.name()),
@@ -164,10 +170,13 @@ pub fn beside<'a>(groups: impl IntoIterator<Item = (&'a str, &'a Analysis)>) -> 
         let void = if analysis.is_void() { " (VOID)" } else { "" };
         cells[0] = format!("{name}{source}{void}");
         cells.insert(1, number(analysis.offered_per_s()));
-        cells.insert(8, number(Some(rates.output_tokens_per_s)));
+        cells.insert(8, all.output_tokens.per_s(analysis.rates.wall_s));
         table.row(cells);
     }
     table.note("times are of answered requests, from the scheduled send; * fewer than 10 values lie beyond it");
+    if let Some(note) = missing {
+        table.note(note);
+    }
     table
 }
 
@@ -189,7 +198,7 @@ pub fn fairness(analysis: &Analysis) -> Vec<Table> {
                 share.requests.to_string(),
                 share.answered.to_string(),
                 percent(Some(share.answered as f64 / share.requests.max(1) as f64)),
-                share.output_tokens.to_string(),
+                share.output_tokens.cell(),
                 share.starved.to_string(),
             ]);
         }

@@ -57,7 +57,8 @@ pub(crate) fn from_first_tokens(rows: &[Record], step_tokens: u32) -> Vec<Observ
     of_answer.collect()
 }
 
-/// All steps between the first and the last sample, if the server counts them.
+/// All steps between the first and the last sample, if the server counts them, and the tokens of
+/// every answer.
 pub(crate) fn from_steps(
     samples: &[Sample],
     rows: &[Record],
@@ -69,17 +70,17 @@ pub(crate) fn from_steps(
     let answers = rows.iter().filter(|row| row.outcome == Outcome::Ok);
     let context = answers.map(|row| {
         let prompt = row.prompt_tokens.or(row.prompt_tokens_planned).unwrap_or(0);
-        let decoded = row.output_tokens.unwrap_or(0).saturating_sub(1);
+        let decoded = row.output_tokens?.saturating_sub(1);
         let later = (1..=decoded)
             .map(|token| f64::from(prompt + token))
             .sum::<f64>();
-        prefill_context(prompt, step_tokens) + later
+        Some(prefill_context(prompt, step_tokens) + later)
     });
     let observation = Observation {
         steps,
         batch: grown(|sample| sample.step_sequences)? / steps,
         prefill_tokens: grown(|sample| sample.prompt_tokens)?,
-        context_tokens: context.sum(),
+        context_tokens: context.sum::<Option<f64>>()?,
         answers: 0.0,
         seconds: grown(|sample| sample.step_seconds)?,
     };

@@ -9,6 +9,7 @@ use crate::analysis::summary::Fact;
 use crate::analysis::table::Table;
 use crate::experiments::servers::ServerSettings;
 use crate::report::html::{self, Report, ReportError};
+use crate::store::command::CommandLine;
 use crate::store::hardware::Hardware;
 
 /// The page of a matrix whose servers all have the settings `base`, made by this process.
@@ -127,7 +128,7 @@ fn facts(outcome: &Outcome, base: &ServerSettings) -> Vec<Fact> {
             ),
         ),
         ("program", program()),
-        ("command", std::env::args().collect::<Vec<_>>().join(" ")),
+        ("command", CommandLine::of_this_process().to_string()),
         (
             "written",
             humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),

@@ -58,7 +58,8 @@ impl<'a> Seen<'a> {
         self.analysis.rates.answers_per_s
     }
 
-    pub(super) fn tokens_per_s(&self) -> f64 {
+    /// Output tokens of whole answers a second, where each has a count.
+    pub(super) fn tokens_per_s(&self) -> Option<f64> {
         self.analysis.rates.output_tokens_per_s
     }
 

@@ -16,6 +16,7 @@ use serve_sched::sim::{self, Row};
 use thiserror::Error;
 
 use crate::experiments::measure;
+use crate::store::command::CommandLine;
 use crate::store::folder::{FolderError, Run, RunFolder};
 use crate::store::hardware::Hardware;
 use crate::store::manifest::{ManifestError, Model, Runtime, Source};
@@ -159,7 +160,7 @@ pub(crate) fn run(
             ..server.runtime()
         },
     };
-    let (hardware, command) = (Hardware::default(), std::env::args().collect());
+    let (hardware, command) = (Hardware::default(), CommandLine::of_this_process());
     let mut manifest =
         measure::manifest(Source::Simulated, described, hardware, workload, command)?;
     let mut writer = options.folder.as_ref().map(RunFolder::create).transpose()?;

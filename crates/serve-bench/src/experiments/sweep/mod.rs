@@ -280,6 +280,16 @@ impl Sweep {
             void: repeats.iter().flat_map(|it| it.void.clone()).collect(),
             analysis: Analysis::of(&runs, &options),
         };
+        let all = line.analysis.all();
+        // A verdict without them would be one on the server's manners.
+        let void = void || all.unjudged > 0;
+        if let (1.., Some(missing)) = (all.unjudged, all.output_tokens.missing()) {
+            let why = format!(
+                "{}: a limit on TPOT, and {missing}",
+                line.folders.join(", ")
+            );
+            line.void.push(why);
+        }
         let said = Measured {
             void,
             ..line.measured()

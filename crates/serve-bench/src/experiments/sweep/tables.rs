@@ -40,9 +40,9 @@ pub(crate) fn table(lines: &[Line], slo: &Slo) -> Table {
             ms(Metric::Tpot, 0.5),
             ms(Metric::E2e, 0.5),
             ms(Metric::E2e, 0.99),
-            number(Some(line.analysis.rates.output_tokens_per_s)),
-            number(Some(line.analysis.rates.goodput_per_s)),
-            percent(Some(all.good as f64 / scheduled.max(1) as f64)),
+            all.output_tokens.per_s(line.analysis.rates.wall_s),
+            number(line.analysis.rates.goodput_per_s),
+            all.good_cell(),
             line.judged.map_or_else(String::new, |it| it.to_string()),
         ]);
     }

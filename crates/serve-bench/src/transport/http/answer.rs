@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use crate::store::record::Timings;
@@ -52,15 +53,12 @@ impl Answer {
         }
     }
 
-    /// The body has ended. A stream that ends without `[DONE]` is whole if a finish reason came.
+    /// The body has ended. A stream is whole if a finish reason came, with or without `[DONE]`.
     pub(super) fn end(&mut self, now: u64, attempt: &mut Attempt) -> Result<(), AttemptError> {
         attempt.ended(now);
         match self {
             Self::Stream(stream) if stream.is_finished => Ok(()),
-            Self::Stream(_) => Err(AttemptError::failed(
-                "cut_short",
-                "the stream ended without a finish reason",
-            )),
+            Self::Stream(_) => Err(no_reason()),
             Self::Whole(body) => {
                 let parsed = serde_json::from_slice::<Piece>(body);
                 let piece = parsed.map_err(|error| {
@@ -73,7 +71,10 @@ impl Answer {
                     .usage
                     .as_ref()
                     .and_then(|usage| usage.completion_tokens);
-                piece.note(now, tokens, attempt).map(|_| ())
+                let is_answer = piece.choices.as_ref().is_some_and(|it| !it.is_empty());
+                piece.note(now, tokens, attempt)?;
+                let none = || AttemptError::failed("bad_answer", "the answer has no choice");
+                is_answer.then_some(()).ok_or_else(none)
             }
         }
     }
@@ -93,19 +94,33 @@ impl Stream {
             tokens,
         } = self;
         let mut result = Ok(());
-        decoder.push(bytes, |data| {
+        decoder.push(bytes, |name, data| {
             if *is_done || result.is_err() {
                 return;
             }
-            if data == "[DONE]" {
-                *is_done = true;
-                attempt.ended(now);
-                return;
-            }
-            result = event(data, now, tokens, attempt).map(|finished| *is_finished |= finished);
+            result = match (name, data.trim_ascii_end()) {
+                ("error", data) => Err(server_error(&data)),
+                (_, "[DONE]") => {
+                    *is_done = true;
+                    attempt.ended(now);
+                    is_finished.then_some(()).ok_or_else(no_reason)
+                }
+                (_, data) => {
+                    let finished = event(data, now, tokens, attempt);
+                    finished.map(|finished| *is_finished |= finished)
+                }
+            };
         });
         result.map(|()| self.is_done)
     }
+}
+
+fn no_reason() -> AttemptError {
+    AttemptError::failed("cut_short", "the stream ended without a finish reason")
+}
+
+fn server_error(said: &impl std::fmt::Display) -> AttemptError {
+    AttemptError::failed("server_error", format!("the server sent {said}"))
 }
 
 /// Notes what one event says; true if the answer is finished.
@@ -131,11 +146,16 @@ fn event(
 /// A chunk of a stream or a whole answer, as far as it matters; all else is left alone.
 #[derive(Deserialize)]
 struct Piece<'a> {
-    #[serde(borrow, default)]
-    choices: Vec<Choice<'a>>,
+    #[serde(borrow)]
+    choices: Option<Vec<Choice<'a>>>,
     usage: Option<Usage>,
     timings: Option<ServerTimings>,
     error: Option<Value>,
+    /// `error` where the whole object is one.
+    #[serde(borrow)]
+    object: Option<Cow<'a, str>>,
+    /// What such an object says.
+    message: Option<Value>,
 }
 
 #[derive(Deserialize)]
@@ -157,9 +177,34 @@ struct Choice<'a> {
 struct Message<'a> {
     #[serde(borrow)]
     content: Option<Cow<'a, str>>,
-    /// What a reasoning model thinks, which takes as long to generate as what it says.
-    #[serde(borrow, alias = "reasoning")]
-    reasoning_content: Option<Cow<'a, str>>,
+    /// What a reasoning model thinks, which takes as long to generate as what it says. Servers that know
+    /// it by both names fill one of them, or both with the same.
+    #[serde(borrow)]
+    reasoning_content: Option<Thought<'a>>,
+    #[serde(borrow)]
+    reasoning: Option<Thought<'a>>,
+}
+
+/// A thought, as text or in a shape that no two servers share.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Thought<'a> {
+    Text(#[serde(borrow)] Cow<'a, str>),
+    Other(IgnoredAny),
+}
+
+impl<'a> Message<'a> {
+    fn thought(&mut self) -> Option<Cow<'a, str>> {
+        let names = [self.reasoning_content.take(), self.reasoning.take()];
+        let mut texts = names
+            .into_iter()
+            .flatten()
+            .filter_map(|thought| match thought {
+                Thought::Text(text) => Some(text),
+                Thought::Other(_) => None,
+            });
+        texts.find(|text| !text.is_empty())
+    }
 }
 
 #[derive(Deserialize)]
@@ -194,11 +239,11 @@ impl Piece<'_> {
         tokens: Option<u32>,
         attempt: &mut Attempt,
     ) -> Result<bool, AttemptError> {
-        if let Some(error) = self.error {
-            return Err(AttemptError::failed(
-                "server_error",
-                format!("the server sent {error}"),
-            ));
+        if let Some(error) = &self.error {
+            return Err(server_error(error));
+        }
+        if self.object.as_deref() == Some("error") {
+            return Err(server_error(&self.message.unwrap_or_default()));
         }
         let cached = self
             .timings
@@ -222,14 +267,17 @@ impl Piece<'_> {
         });
         attempt.said(&said);
         let mut is_finished = false;
-        for choice in self.choices {
+        for choice in self.choices.into_iter().flatten() {
+            // It ended the answer; whatever text stands beside it came.
+            let broken = matches!(choice.finish_reason.as_deref(), Some("error" | "abort"));
             if let Some(reason) = choice.finish_reason {
                 attempt.finish_reason(reason.into_owned());
                 is_finished = true;
             }
             let message = choice.delta.or(choice.message);
-            let (content, thought) = message.map_or((None, None), |message| {
-                (message.content, message.reasoning_content)
+            let (content, thought) = message.map_or((None, None), |mut message| {
+                let thought = message.thought();
+                (message.content, thought)
             });
             let texts = [content, thought, choice.text].into_iter().flatten();
             for (place, text) in texts.filter(|text| !text.is_empty()).enumerate() {
@@ -237,6 +285,9 @@ impl Piece<'_> {
                     0 => attempt.text(now, tokens, &text)?,
                     _ => attempt.more_text(&text),
                 }
+            }
+            if broken {
+                return Err(server_error(&"a finish reason that is no end of an answer"));
             }
         }
         Ok(is_finished)

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt;
@@ -15,6 +16,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 
 use super::chain;
 
@@ -65,8 +67,12 @@ impl fmt::Debug for Dial {
 #[derive(Clone, Debug)]
 pub(super) struct Connections {
     dial: Dial,
-    kept: Arc<Mutex<Vec<Connection>>>,
+    kept: Arc<Mutex<Vec<(Instant, Connection)>>>,
 }
+
+/// A connection is not used again after it was idle for so long: servers close idle ones, many after five
+/// seconds, and a request that is written at that moment is lost without anybody's fault.
+const IDLE_MAX: Duration = Duration::from_secs(4);
 
 /// One connection. Dropping it closes it, which tells the server that nobody waits.
 #[derive(Debug)]
@@ -77,11 +83,11 @@ pub(super) struct Connection {
 
 /// A request that got no answer.
 #[derive(Debug)]
-pub(super) enum SendError {
-    /// The connection was closed before anything of an answer came.
-    WasClosed,
-    /// Anything else.
-    Other(String),
+pub(super) struct SendError {
+    /// The request, if nothing of it was written: the server has not seen it, and it may be sent again.
+    pub unsent: Option<Box<Request<Body>>>,
+    /// What happened.
+    pub cause: String,
 }
 
 impl Connections {
@@ -95,7 +101,11 @@ impl Connections {
     /// A connection that is open and free.
     pub(super) fn kept(&self) -> Option<Connection> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        std::iter::from_fn(|| kept.pop()).find(|connection| connection.sender.is_ready())
+        let mut latest_first = std::iter::from_fn(|| kept.pop());
+        let usable = |(since, connection): &(Instant, Connection)| {
+            since.elapsed() < IDLE_MAX && connection.sender.is_ready()
+        };
+        latest_first.find(usable).map(|(_, connection)| connection)
     }
 
     /// Keeps a connection whose answer was read to the end, if it can serve again.
@@ -104,7 +114,7 @@ impl Connections {
             self.kept
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
-                .push(connection);
+                .push((Instant::now(), connection));
         }
     }
 
@@ -128,15 +138,25 @@ impl Connections {
 }
 
 impl Connection {
+    /// Sends a request and waits for the head of its answer.
+    ///
+    /// # Errors
+    ///
+    /// [`SendError`] when there is none, with the request if nothing of it was written.
     pub(super) async fn send(
         &mut self,
         request: Request<Body>,
     ) -> Result<Response<Incoming>, SendError> {
-        self.sender.send_request(request).await.map_err(|error| {
-            match error.is_canceled() || error.is_closed() || error.is_incomplete_message() {
-                true => SendError::WasClosed,
-                false => SendError::Other(chain(&error)),
-            }
+        let sent = self.sender.try_send_request(request).await;
+        sent.map_err(|mut error| {
+            let unsent = error.take_message().map(Box::new);
+            let error = error.into_error();
+            let closed = error.is_canceled() || error.is_closed() || error.is_incomplete_message();
+            let cause = match closed {
+                true => "the server closed the connection without an answer".to_owned(),
+                false => chain(&error),
+            };
+            SendError { unsent, cause }
         })
     }
 }

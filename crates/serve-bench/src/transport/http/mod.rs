@@ -111,34 +111,33 @@ impl Inner {
     }
 
     /// Sends on a kept connection or a new one. A kept one may have been closed by the server in the
-    /// meantime; then a new one is taken, once.
+    /// meantime; if so before anything of the request was written, a new one is taken. Of what was
+    /// written nobody knows how far the server has come with it: that is a failed attempt, and whether
+    /// there is another is for the workload's retries to say.
     async fn exchange(
         &self,
         call: &Call<'_>,
         attempt: &mut Attempt,
     ) -> Result<(Connection, Response<hyper::body::Incoming>), AttemptError> {
+        let cut_short = |error: SendError| AttemptError::failed("cut_short", error.cause);
         let body = Bytes::from(body::render(&self.spec, &self.model, call));
+        let mut request = self.request(call, body)?;
         if let Some(mut kept) = self.connections.kept() {
             attempt.connected();
-            match kept.send(self.request(call, body.clone())?).await {
+            match kept.send(request).await {
                 Ok(response) => return Ok((kept, response)),
-                Err(SendError::WasClosed) => {}
-                Err(SendError::Other(cause)) => {
-                    return Err(AttemptError::failed("cut_short", cause));
-                }
+                Err(SendError {
+                    unsent: Some(unsent),
+                    ..
+                }) => request = *unsent,
+                Err(error) => return Err(cut_short(error)),
             }
         }
         let connected = self.connections.open().await;
         let mut connection = connected.map_err(|cause| AttemptError::failed("connect", cause))?;
         attempt.connected();
-        match connection.send(self.request(call, body)?).await {
-            Ok(response) => Ok((connection, response)),
-            Err(SendError::WasClosed) => Err(AttemptError::failed(
-                "cut_short",
-                "the server closed the connection without an answer",
-            )),
-            Err(SendError::Other(cause)) => Err(AttemptError::failed("cut_short", cause)),
-        }
+        let response = connection.send(request).await.map_err(cut_short)?;
+        Ok((connection, response))
     }
 }
 

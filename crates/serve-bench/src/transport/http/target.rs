@@ -11,7 +11,8 @@ use serde_json::Value;
 use thiserror::Error;
 
 use super::chain;
-use super::connection::{Body, Connections, Dial, SendError};
+use super::connection::{Body, Connections, Dial};
+use crate::store::command::without_secrets;
 use crate::store::manifest::{Model, Runtime};
 use crate::workload::spec::Tenant;
 
@@ -22,7 +23,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Debug, Error)]
 pub enum TargetError {
     /// The address is of another kind.
-    #[error("{0} is no server address; accepted is http://HOST:PORT")]
+    #[error(
+        "{0} is no server address; accepted is http://HOST:PORT, without a user, a password or a query (a key goes into \
+         OPENAI_API_KEY)"
+    )]
     Address(String),
     /// The server does not say which models it has.
     #[error("GET {url} gave no model ({cause}); is the server up? Or name one with --model")]
@@ -97,12 +101,14 @@ impl Target {
         model: Option<String>,
         key: Option<String>,
     ) -> Result<Self, TargetError> {
-        let wrong = || TargetError::Address(address.to_owned());
+        let wrong = || TargetError::Address(without_secrets(address));
         let base = address.trim_end_matches('/');
         let base = base.strip_suffix("/v1").unwrap_or(base);
         let uri = base.parse::<Uri>().map_err(|_| wrong())?;
         let authority = uri.authority().filter(|_| uri.scheme_str() == Some("http"));
-        let authority = authority.filter(|_| uri.path() == "/").ok_or_else(wrong)?;
+        let bare = uri.path() == "/" && uri.query().is_none();
+        let authority = authority.filter(|it| bare && !it.as_str().contains('@'));
+        let authority = authority.ok_or_else(wrong)?;
         let name = authority
             .host()
             .trim_start_matches('[')
@@ -234,10 +240,7 @@ impl Target {
         let response = connection
             .send(request)
             .await
-            .map_err(|error| match error {
-                SendError::WasClosed => "the server closed the connection".to_owned(),
-                SendError::Other(cause) => cause,
-            })?;
+            .map_err(|error| error.cause)?;
         if !response.status().is_success() {
             return Err(format!("status {}", response.status()));
         }
@@ -289,9 +292,17 @@ mod tests {
             "http://",
             "",
             "http://h/path",
+            "http://user:s3cr3t@127.0.0.1:1",
+            "http://user:s3cr3t@127.0.0.1:1/v1",
+            "http://s3cr3t@127.0.0.1:1",
+            "http://127.0.0.1:1?key=s3cr3t",
+            "http://127.0.0.1:1/?s3cr3t",
+            "https://user:s3cr3t@127.0.0.1:1",
+            "user:s3cr3t@127.0.0.1:1",
         ] {
             let error = target(address).await.unwrap_err();
             assert!(matches!(error, TargetError::Address(_)), "{address}");
+            assert!(!error.to_string().contains("s3cr3t"), "{error}");
         }
     }
 

@@ -172,6 +172,14 @@ impl Spec {
         }
     }
 
+    /// Judges every answer by these limits, in the place of its own and of those of its classes.
+    pub(crate) fn judge_by(&mut self, slo: Slo) {
+        self.slo = slo;
+        for class in &mut self.classes {
+            class.slo = None;
+        }
+    }
+
     /// Reads a file.
     ///
     /// # Errors

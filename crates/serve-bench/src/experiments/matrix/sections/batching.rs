@@ -81,7 +81,7 @@ pub(super) async fn modes(bench: &mut Bench<'_>) -> Result<(), MatrixError> {
                 sixteen.insert(name, (seen.answers_per_s(), p50_s));
             }
             let cells = [
-                number(Some(seen.tokens_per_s())),
+                number(seen.tokens_per_s()),
                 number(seen.ms(Metric::Ttft, 0.5)),
                 number(seen.ms(Metric::E2e, 0.5)),
                 number(seen.ms(Metric::E2e, 0.99)),
@@ -237,7 +237,7 @@ pub(super) async fn eight(bench: &mut Bench<'_>) -> Result<(), MatrixError> {
     let (one, eight) = (Seen::of(&one), Seen::of(&eight));
     let failed = |seen: &Seen<'_>| Some((seen.counts().scheduled() - seen.counts().ok) as f64);
     let mut beside = Beside::new("32 requests of 32 tokens, 8 clients");
-    let tokens = [Some(one.tokens_per_s()), Some(eight.tokens_per_s())];
+    let tokens = [one.tokens_per_s(), eight.tokens_per_s()];
     let p95 = |seen: &Seen<'_>| seen.ms(Metric::E2e, 0.95);
     let mean = |seen: &Seen<'_>, metric| seen.mean_ms(metric);
     let ttft = [mean(&one, Metric::Ttft), mean(&eight, Metric::Ttft)];

@@ -100,8 +100,11 @@ pub(super) async fn ladder(bench: &mut Bench<'_>) -> Result<(), MatrixError> {
         let x = analysis.offered_per_s()?;
         Some(load::Point { x, analysis })
     });
-    let points = points.collect::<Vec<_>>();
-    let charts = load::charts("offered (requests/s)", true, &points);
+    let curve = load::Curve {
+        name: String::new(),
+        points: points.collect(),
+    };
+    let charts = load::charts("offered (requests/s)", true, &[curve]);
     bench.section.charts.extend(charts);
     table.note(format!(
         "short, medium and long exchanges; SLO: first token within {:.2} s, {:.1} ms for each further token",
@@ -169,7 +172,6 @@ async fn line(
     let point = bench.point(id, settings, spec).await?;
     let seen = Seen::priced(&point, price);
     let analysis = seen.analysis();
-    let good = analysis.all().good as f64 / seen.counts().scheduled().max(1) as f64;
     let cost = analysis
         .cost
         .as_ref()
@@ -177,8 +179,8 @@ async fn line(
     let ours = [
         ("TTFT p95", seen.ms(Metric::Ttft, 0.95), "ms"),
         ("TPOT p95", seen.ms(Metric::Tpot, 0.95), "ms"),
-        ("output", Some(seen.tokens_per_s()), "tokens/s"),
-        ("goodput", Some(analysis.rates.goodput_per_s), "answers/s"),
+        ("output", seen.tokens_per_s(), "tokens/s"),
+        ("goodput", analysis.rates.goodput_per_s, "answers/s"),
         ("a million output tokens", cost, "$"),
     ];
     let ours = ours.into_iter().filter_map(|(name, value, unit)| {
@@ -192,9 +194,9 @@ async fn line(
         number(seen.ms(Metric::Ttft, 0.95)),
         number(seen.ms(Metric::Tpot, 0.5)),
         number(seen.ms(Metric::Tpot, 0.95)),
-        number(Some(seen.tokens_per_s())),
-        number(Some(analysis.rates.goodput_per_s)),
-        percent(Some(good)),
+        number(seen.tokens_per_s()),
+        number(analysis.rates.goodput_per_s),
+        analysis.all().good_cell(),
         number(cost),
     ];
     Ok((cells, analysis.clone()))

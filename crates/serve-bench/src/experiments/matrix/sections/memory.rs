@@ -28,7 +28,7 @@ pub(super) async fn kv(bench: &mut Bench<'_>) -> Result<(), MatrixError> {
     let full = bench.point("kv-whole", &off, spec(bench)).await?;
     let half = bench.point("kv-half", &on, spec(bench)).await?;
     let (full, half) = (Seen::of(&full), Seen::of(&half));
-    let tokens = [Some(full.tokens_per_s()), Some(half.tokens_per_s())];
+    let tokens = [full.tokens_per_s(), half.tokens_per_s()];
     let ms = |metric, quantile| [full.ms(metric, quantile), half.ms(metric, quantile)];
     let yielded = [full.preemptions(), half.preemptions()];
     let failed = |seen: &Seen<'_>| Some((seen.counts().scheduled() - seen.counts().ok) as f64);
