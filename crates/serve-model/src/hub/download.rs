@@ -102,9 +102,7 @@ impl<'a> Remote<'a> {
         let whole = |found: fs::Metadata| found.len() == total;
         if !fs::metadata(&blob.path).is_ok_and(whole) {
             let mut part = Part::open(&blob, total, sha256)?;
-            let mut bytes_done = part.done;
-            let mut told = |done| {
-                bytes_done = done;
+            let mut told = |bytes_done| {
                 report(Progress {
                     file: wanted.name,
                     bytes_done,
