@@ -277,8 +277,10 @@ impl Part {
             bytes += read as u64;
             if since.elapsed() >= options.patience {
                 if bytes < SLOW_BYTES {
-                    let patience = options.patience;
-                    return Err(Failure::Network(NetworkError::Slow { patience }));
+                    return Err(Failure::Network(NetworkError::Slow {
+                        bytes: SLOW_BYTES,
+                        patience: options.patience,
+                    }));
                 }
                 (since, bytes) = (Instant::now(), 0);
             }

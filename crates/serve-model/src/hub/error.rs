@@ -6,8 +6,6 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use super::options::SLOW_BYTES;
-
 /// Why a model could not be had.
 #[derive(Debug, Error)]
 pub enum HubError {
@@ -158,8 +156,10 @@ pub enum NetworkError {
         total: u64,
     },
     /// The answer would hardly end.
-    #[error("fewer than {SLOW_BYTES} bytes came in {} s", patience.as_secs_f64())]
+    #[error("fewer than {bytes} bytes came in {} s", patience.as_secs_f64())]
     Slow {
+        /// Bytes that should have come.
+        bytes: u64,
         /// The time.
         patience: Duration,
     },
