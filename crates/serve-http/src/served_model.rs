@@ -211,6 +211,11 @@ impl ServedModel {
             queue_timeout,
             request_name,
         } = job.terms;
+        // A message is a text of its own.
+        let detokenizer = self.text.detokenizer(match job.endpoint {
+            Endpoint::Chat => &[],
+            Endpoint::Completion => &job.prompt,
+        });
         let mut request = Request::new(id, job.arrival, job.prompt, output_tokens_max)?
             .with_tenant(tenant)
             .with_class(class)
@@ -250,7 +255,7 @@ impl ServedModel {
         let mut generation = Generation::new(
             ticket,
             Names::enter(&self.names, names, id),
-            self.text.detokenizer(),
+            detokenizer,
             StopMatcher::new(options.stop),
             prompt_tokens,
             log,

@@ -80,7 +80,7 @@ impl Text for MockText {
         Some(tokens as usize * WORD_BYTES)
     }
 
-    fn detokenizer(&self) -> Box<dyn Detokenize> {
+    fn detokenizer(&self, _prompt: &[TokenId]) -> Box<dyn Detokenize> {
         Box::new(MockDetokenizer {
             partial: Vec::new(),
         })
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     fn decoded(tokens: &[TokenId]) -> String {
-        let mut detokenizer = MockText::new().detokenizer();
+        let mut detokenizer = MockText::new().detokenizer(&[]);
         let mut out = String::new();
         for &token in tokens {
             detokenizer.push(token, &mut out);

@@ -40,8 +40,9 @@ pub trait Text: Send + Sync {
         None
     }
 
-    /// Turns the tokens of one answer into text, as they come.
-    fn detokenizer(&self) -> Box<dyn Detokenize>;
+    /// Turns the tokens of one answer into text, as they come. The text goes on where the text of `prompt` ends;
+    /// without a prompt it has a beginning of its own.
+    fn detokenizer(&self, prompt: &[TokenId]) -> Box<dyn Detokenize>;
 
     /// The bytes of a token's text inside of a text, which need not be whole characters. Markup, which
     /// no text shows, stands for itself.

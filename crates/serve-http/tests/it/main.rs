@@ -15,6 +15,8 @@ mod deadlines;
 mod displaced;
 mod drain;
 mod faults;
+#[cfg(feature = "model")]
+mod folder;
 mod fuzz;
 #[cfg(feature = "model")]
 mod golden;

@@ -53,10 +53,15 @@ impl<'a> Keys<'a> {
     }
 
     pub(super) fn positive(self, key: &'static str) -> Result<Option<f64>, ConfigError> {
+        // The arithmetic is in f32; with room for products.
         match self.number(key)? {
-            Some(number) if number > 0.0 => Ok(Some(number)),
+            Some(number) if (1e-30..=1e30).contains(&number) => Ok(Some(number)),
             None => Ok(None),
-            Some(number) => Self::wrong(key, "a positive number", &Value::from(number)),
+            Some(number) => Self::wrong(
+                key,
+                "a positive number from 1e-30 to 1e30",
+                &Value::from(number),
+            ),
         }
     }
 

@@ -22,8 +22,10 @@ pub use shapes::{Shape, UnknownShape};
 
 use architecture::Family;
 use keys::Keys;
-use rope::{rope_scaling, rope_theta};
+use rope::{rope_scaling, rope_theta, rope_warning};
 use supported::refuse_unsupported;
+
+use crate::plain_file::{self, CONFIG_BYTES_MAX};
 
 /// The shape of a decoder and everything else that its arithmetic depends on.
 #[derive(Clone, Debug, PartialEq)]
@@ -62,6 +64,8 @@ pub struct ModelConfig {
     pub qk_norm: bool,
     /// Tokens that end a text.
     pub eos_tokens: Vec<u32>,
+    /// What is done otherwise than the file may be meant, a line each.
+    pub warnings: Vec<String>,
 }
 
 impl ModelConfig {
@@ -71,10 +75,11 @@ impl ModelConfig {
     ///
     /// [`ConfigError`], naming the key at fault.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Io {
-            path: path.to_owned(),
-            source,
-        })?;
+        let text =
+            plain_file::read_text(path, CONFIG_BYTES_MAX).map_err(|source| ConfigError::Io {
+                path: path.to_owned(),
+                source,
+            })?;
         Self::parse(&text)
     }
 
@@ -128,6 +133,7 @@ impl ModelConfig {
             mlp_bias: family.mlp_bias && keys.flag("mlp_bias")?.unwrap_or(false),
             qk_norm: family.qk_norm,
             eos_tokens: eos_tokens(keys)?,
+            warnings: rope_warning(keys)?.into_iter().collect(),
         };
         config.check_shape()?;
         Ok(config)
@@ -271,10 +277,39 @@ mod tests {
     }
 
     #[test]
-    fn yarn_extends_the_context() {
+    fn the_context_is_as_long_as_its_scaling_is_right() {
         let yarn = serde_json::json!({"type": "yarn", "factor": 4.0});
         let config = qwen2(set("rope_scaling", yarn)).unwrap();
         assert_eq!(config.context_max, 2_048);
+        let linear = serde_json::json!({"type": "linear", "factor": 4.0});
+        let config = qwen2(set("rope_scaling", linear)).unwrap();
+        assert_eq!(config.context_max, 2_048);
+        let dynamic = |original: u64| serde_json::json!({"type": "dynamic", "factor": 4.0, "original_max_position_embeddings": original});
+        for (original, served) in [(512, 512), (128, 128), (4_096, 512)] {
+            let config = qwen2(set("rope_scaling", dynamic(original))).unwrap();
+            assert_eq!(config.context_max, served);
+        }
+    }
+
+    #[test]
+    fn a_scaling_without_what_it_needs_is_refused() {
+        for kind in ["linear", "llama3"] {
+            let message = refusal(set("rope_scaling", serde_json::json!({"type": kind})));
+            assert!(message.contains("rope_scaling.factor"), "{message}");
+        }
+        for factor in [0.0, -1.0, 1e-40, 1e300] {
+            let linear = serde_json::json!({"type": "linear", "factor": factor});
+            let message = refusal(set("rope_scaling", linear));
+            assert!(
+                message.contains("`factor` must be a positive number"),
+                "{message}"
+            );
+        }
+        let message = refusal(set("rope_theta", 1e-300));
+        assert!(
+            message.contains("`rope_theta` must be a positive number"),
+            "{message}"
+        );
     }
 
     #[test]
@@ -288,8 +323,8 @@ mod tests {
             (refusal(set("hidden_act", "gelu")), "hidden_act \"gelu\""),
             (refusal(set("num_experts", 8)), "num_experts 8"),
             (
-                refusal(set("rope_scaling", serde_json::json!({"type": "dynamic"}))),
-                "rope_type \"dynamic\" is not supported; supported: \"default\"",
+                refusal(set("rope_scaling", serde_json::json!({"type": "longrope"}))),
+                "rope_type \"longrope\" is not supported; supported: \"default\"",
             ),
             (
                 refusal(set(

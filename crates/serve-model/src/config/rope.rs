@@ -19,6 +19,17 @@ pub struct Rope {
 pub enum RopeScaling {
     /// Not at all.
     None,
+    /// All are divided by `factor`, as if positions lay closer together.
+    Linear {
+        /// Stretch of all frequencies.
+        factor: f64,
+    },
+    /// Not at all up to this length. Beyond it every length has frequencies of its own, and keys that are cached
+    /// have those of a shorter one; so no more positions are served.
+    Dynamic {
+        /// Context of the pretraining.
+        original_positions: usize,
+    },
     /// Low frequencies are divided by `factor`, high ones kept, those between blended.
     Llama3 {
         /// Stretch of the low frequencies.
@@ -52,8 +63,8 @@ pub enum RopeScaling {
 }
 
 impl Rope {
-    /// Positions that a model with `positions` in its configuration can use. YaRN models commonly
-    /// state the context of their pretraining there.
+    /// Positions that a model with `positions` in its configuration can use. Models that are stretched by YaRN or
+    /// linearly state the context of their pretraining there, as transformers' documentation asks for.
     pub(crate) fn context_max(&self, positions: u32) -> u32 {
         match self.scaling {
             RopeScaling::Yarn {
@@ -61,13 +72,26 @@ impl Rope {
                 original_positions,
                 ..
             } => positions.max((original_positions as f64 * factor) as u32),
-            _ => positions,
+            RopeScaling::Linear { factor } => positions.max((f64::from(positions) * factor) as u32),
+            RopeScaling::Dynamic { original_positions } => positions.min(original_positions as u32),
+            RopeScaling::None | RopeScaling::Llama3 { .. } => positions,
         }
     }
 }
 
+/// The keys of the rotary embedding. As in transformers, the older name goes first where both are given.
+fn keys_of(keys: Keys<'_>) -> Result<Option<Keys<'_>>, ConfigError> {
+    for name in ["rope_scaling", "rope_parameters"] {
+        if let Some(rope) = keys.object(name)?.filter(|rope| !rope.0.is_empty()) {
+            return Ok(Some(rope));
+        }
+    }
+    Ok(None)
+}
+
+/// The base, which stands among the other keys of the rotary embedding or beside them.
 pub(super) fn rope_theta(keys: Keys<'_>) -> Result<f64, ConfigError> {
-    for keys in [keys.object("rope_parameters")?, Some(keys)]
+    for keys in [keys_of(keys)?, Some(keys), keys.object("rope_parameters")?]
         .into_iter()
         .flatten()
     {
@@ -78,14 +102,30 @@ pub(super) fn rope_theta(keys: Keys<'_>) -> Result<f64, ConfigError> {
     Ok(10_000.0)
 }
 
+/// What is not applied of the keys of the rotary embedding, or not for every length.
+pub(super) fn rope_warning(keys: Keys<'_>) -> Result<Option<String>, ConfigError> {
+    let Some(rope) = keys_of(keys)? else {
+        return Ok(None);
+    };
+    let kind = rope.get("rope_type").or_else(|| rope.get("type"));
+    let warning = match kind.map(Value::as_str) {
+        None if rope.get("factor").is_some() => Some(
+            "config.json: rope_scaling has a factor and no type, so that it changes nothing, as in transformers"
+                .to_owned(),
+        ),
+        Some(Some("dynamic")) => Some(
+            "config.json: rope_type \"dynamic\" changes nothing up to the context of the pretraining, and longer \
+             contexts are not served"
+                .to_owned(),
+        ),
+        _ => None,
+    };
+    Ok(warning)
+}
+
 pub(super) fn rope_scaling(keys: Keys<'_>) -> Result<RopeScaling, ConfigError> {
-    // transformers lets the older key win where both are given.
-    let rope = match keys.object("rope_scaling")? {
-        Some(rope) => rope,
-        None => match keys.object("rope_parameters")? {
-            Some(rope) => rope,
-            None => return Ok(RopeScaling::None),
-        },
+    let Some(rope) = keys_of(keys)? else {
+        return Ok(RopeScaling::None);
     };
     let kind = rope.get("rope_type").or_else(|| rope.get("type"));
     let factor = rope.positive("factor")?;
@@ -98,7 +138,14 @@ pub(super) fn rope_scaling(keys: Keys<'_>) -> Result<RopeScaling, ConfigError> {
             .unwrap_or(positions),
     };
     match kind.map_or(Some("default"), Value::as_str) {
+        // Where there is no type, whatever else there is.
         Some("default") => Ok(RopeScaling::None),
+        Some("linear") => Ok(RopeScaling::Linear {
+            factor: factor.ok_or(missing("rope_scaling.factor"))?,
+        }),
+        Some("dynamic") => Ok(RopeScaling::Dynamic {
+            original_positions: original.min(positions),
+        }),
         Some("llama3") => Ok(RopeScaling::Llama3 {
             factor: factor.ok_or(missing("rope_scaling.factor"))?,
             low_freq_factor: rope
@@ -122,7 +169,7 @@ pub(super) fn rope_scaling(keys: Keys<'_>) -> Result<RopeScaling, ConfigError> {
         _ => Err(ConfigError::Unsupported {
             feature: "rope_type",
             found: kind.map_or_else(String::new, Value::to_string),
-            accepted: "\"default\", \"llama3\" and \"yarn\"",
+            accepted: "\"default\", \"linear\", \"dynamic\", \"llama3\" and \"yarn\"",
         }),
     }
 }

@@ -20,7 +20,9 @@ pub(super) fn refuse_unsupported(keys: Keys<'_>, family: &Family) -> Result<(), 
         Some(act) => return refuse("hidden_act", act.to_string(), "\"silu\""),
     }
     for key in ["num_experts", "num_local_experts", "n_routed_experts"] {
-        if let Some(experts) = keys.get(key) {
+        // None of them is a dense model.
+        let some = |experts: &&Value| experts.as_f64() != Some(0.0);
+        if let Some(experts) = keys.get(key).filter(some) {
             return refuse(
                 "mixture of experts:",
                 format!("{key} {experts}"),
@@ -36,8 +38,9 @@ pub(super) fn refuse_unsupported(keys: Keys<'_>, family: &Family) -> Result<(), 
             "weights in bf16, f16 or f32",
         );
     }
+    let scaling = keys.object("rope_scaling")?;
     let rope = keys.object("rope_parameters")?;
-    for keys in [Some(keys), rope].into_iter().flatten() {
+    for keys in [Some(keys), scaling, rope].into_iter().flatten() {
         match keys.number("partial_rotary_factor")? {
             None | Some(1.0) => {}
             Some(factor) => return refuse("partial_rotary_factor", factor.to_string(), "1"),

@@ -1,5 +1,5 @@
-//! Rotary position embedding (Su et al., 2021) in the rotate-half form, with YaRN (Peng et al.,
-//! ICLR 2024) and the Llama 3.1 scaling.
+//! Rotary position embedding (Su et al., 2021) in the rotate-half form, with linear scaling (Chen et al.,
+//! 2023), YaRN (Peng et al., ICLR 2024) and the Llama 3.1 scaling.
 //!
 //! Arithmetic is in f32 in the order in which transformers does it, since at large positions a
 //! rounding of the frequency moves the angle visibly.
@@ -17,7 +17,13 @@ impl Rope {
         let wave = |pair: usize| theta.powf((2 * pair) as f32 / head_dim as f32);
         let waves = (0..head_dim / 2).map(wave);
         match self.scaling {
-            RopeScaling::None => (waves.map(|wave| 1.0 / wave).collect(), 1.0),
+            RopeScaling::None | RopeScaling::Dynamic { .. } => {
+                (waves.map(|wave| 1.0 / wave).collect(), 1.0)
+            }
+            RopeScaling::Linear { factor } => {
+                let factor = factor as f32;
+                (waves.map(|wave| 1.0 / wave / factor).collect(), 1.0)
+            }
             RopeScaling::Llama3 {
                 factor,
                 low_freq_factor,

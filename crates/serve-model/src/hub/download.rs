@@ -1,13 +1,15 @@
-//! One file from the hub into the cache, however often the connection breaks.
+//! One file from the hub into the cache, however often the connection breaks, and the file that the hub has.
 
-use std::path::Path;
-use std::time::Duration;
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::time::Instant;
 
-use hf_hub::api::sync::{Api, ApiBuilder, ApiError, ApiRepo};
-use hf_hub::{Cache, Repo, RepoType};
+use sha2::{Digest, Sha256};
 
-use super::error::{Failure, HubError};
-use super::options::HubOptions;
+use super::cache::{Blob, ModelCache};
+use super::client::{Answer, Client};
+use super::error::{Failure, HubError, NetworkError};
+use super::options::{BACKOFF_MAX, HubOptions, SLOW_BYTES};
 
 /// How far the download of one file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,89 +22,112 @@ pub struct Progress<'a> {
     pub bytes_total: u64,
 }
 
-const BACKOFF_MAX: Duration = Duration::from_secs(30);
+/// What is known of a file before it is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted<'a> {
+    pub(super) name: &'a str,
+    pub(super) bytes: Option<u64>,
+    pub(super) sha256: Option<&'a str>,
+}
 
-/// A model on the hub, at one revision.
+/// A model on the hub.
 pub(super) struct Remote<'a> {
     options: &'a HubOptions,
     name: &'a str,
-    revision: String,
-    api: Api,
+    revision: &'a str,
+    client: Client,
+    cache: ModelCache,
 }
 
 impl<'a> Remote<'a> {
     pub(super) fn new(
         options: &'a HubOptions,
         name: &'a str,
-        revision: &str,
+        revision: &'a str,
     ) -> Result<Self, HubError> {
-        let builder = ApiBuilder::from_cache(Cache::new(options.cache_dir.clone()))
-            .with_endpoint(options.endpoint.clone())
-            .with_token(options.token.clone())
-            .with_progress(false)
-            // Retries are made here, where a refusal is told from a failure that may pass.
-            .with_retries(0);
-        let api = builder.build().map_err(|error| HubError::Hub {
+        let client = Client::new(options).map_err(|_| HubError::InvalidEndpoint {
             endpoint: options.endpoint.clone(),
-            repo: name.to_owned(),
-            file: "anything".to_owned(),
-            attempts: 0,
-            cause: error.to_string(),
         })?;
         Ok(Self {
             options,
             name,
-            revision: revision.to_owned(),
-            api,
+            revision,
+            client,
+            cache: ModelCache::new(&options.cache_dir, name),
         })
-    }
-
-    /// The same model at one commit, so that its files belong together.
-    pub(super) fn at(self, commit: &str) -> Self {
-        Self {
-            revision: commit.to_owned(),
-            ..self
-        }
     }
 
     /// The hub's description of the model, as JSON.
     pub(super) fn describe(&self, retries: u32) -> Result<String, HubError> {
-        self.patiently("the list of files", retries, || {
-            let request = self.repo().info_request().query("blobs", "true");
-            let mut response = request.call().map_err(Box::new)?;
-            Ok(response.body_mut().read_to_string().map_err(Box::new)?)
-        })
+        let (endpoint, name) = (&self.options.endpoint, self.name);
+        let revision = self.revision.replace('/', "%2F");
+        let url = format!("{endpoint}/api/models/{name}/revision/{revision}?blobs=true");
+        self.patiently("the list of files", retries, || self.client.text(&url))
     }
 
-    /// Downloads a file of `bytes` bytes, if that is known, or what is left of it.
+    /// Downloads a file of a commit, or what is left of it.
     pub(super) fn download(
         &self,
-        file: &str,
-        bytes: Option<u64>,
+        commit: &str,
+        wanted: Wanted<'_>,
         report: &mut dyn FnMut(Progress<'_>),
     ) -> Result<(), HubError> {
+        let (endpoint, name, file) = (&self.options.endpoint, self.name, wanted.name);
+        let url = format!("{endpoint}/{name}/resolve/{commit}/{file}");
         self.patiently(file, self.options.retries, || {
-            let mut relay = Relay::new(file, bytes, report);
-            let path = self.repo().download_with_progress(file, &mut relay)?;
-            let found = std::fs::metadata(&path)?.len();
-            match relay.bytes_total {
-                // The connection ended early without an error, or the hub sent the whole file where
-                // the rest was asked for.
-                Some(total) if total != found => {
-                    discard(&path);
-                    let text = format!("{found} bytes came of {total}");
-                    Err(std::io::Error::new(std::io::ErrorKind::UnexpectedEof, text).into())
-                }
-                _ => Ok(()),
-            }
+            self.attempt(&url, commit, wanted, report)
         })
     }
 
-    fn repo(&self) -> ApiRepo {
-        let name = self.name.to_owned();
-        let revision = self.revision.clone();
-        let repo = Repo::with_revision(name, RepoType::Model, revision);
-        self.api.repo(repo)
+    fn attempt(
+        &self,
+        url: &str,
+        commit: &str,
+        wanted: Wanted<'_>,
+        report: &mut dyn FnMut(Progress<'_>),
+    ) -> Result<(), Failure> {
+        let nonsense = |cause: &str| Failure::Nonsense(cause.to_owned());
+        let mut answer = self.client.file(url, 0)?;
+        let etag = answer.etag.take();
+        let etag = etag.ok_or_else(|| nonsense("the hub gives no ETag for it"))?;
+        let total = wanted.bytes.or(answer.bytes_total);
+        let total = total.ok_or_else(|| nonsense("the hub does not say how long it is"))?;
+        if let Some(found) = answer.bytes_total.filter(|found| *found != total) {
+            return Err(nonsense(&format!(
+                "it has {found} bytes and the list of files says {total}"
+            )));
+        }
+        let sha256 = wanted.sha256.map(str::to_owned).or(answer.sha256.take());
+        let blob = self.cache.blob(&etag)?;
+        let whole = |found: fs::Metadata| found.len() == total;
+        if !fs::metadata(&blob.path).is_ok_and(whole) {
+            let mut part = Part::open(&blob, total, sha256)?;
+            let mut told = |bytes_done| {
+                report(Progress {
+                    file: wanted.name,
+                    bytes_done,
+                    bytes_total: total,
+                });
+            };
+            told(part.done);
+            if part.done > 0 && part.done < total {
+                answer = match self.client.file(url, part.done) {
+                    Err(Failure::Status(416)) => {
+                        // It is of another file.
+                        part.restart()?;
+                        return Err(Failure::BadPart("HTTP 416".to_owned()));
+                    }
+                    answer => answer?,
+                };
+                if answer.response.status() == 200 {
+                    part.restart()?;
+                }
+            }
+            part.receive(&mut answer, self.options, &mut told)?;
+            part.finish(&blob)?;
+        }
+        let linked = self.cache.link(&blob, commit, wanted.name);
+        linked.map_err(Failure::Disk)
     }
 
     /// Repeats a request, with longer and longer pauses, as long as it fails in a way that may pass.
@@ -110,21 +135,17 @@ impl<'a> Remote<'a> {
         &self,
         file: &str,
         retries: u32,
-        mut request: impl FnMut() -> Result<T, ApiError>,
+        mut request: impl FnMut() -> Result<T, Failure>,
     ) -> Result<T, HubError> {
         let mut pause = self.options.backoff;
         let mut attempts = 1;
         loop {
             let failure = match request() {
                 Ok(answer) => return Ok(answer),
-                Err(error) => Failure::of(error),
+                Err(failure) => failure,
             };
-            let may_pass = matches!(failure, Failure::Passing(_) | Failure::BadPart(_));
-            if !may_pass || attempts > retries {
+            if !failure.may_pass() || attempts > retries {
                 return Err(self.give_up(failure, file, attempts));
-            }
-            if let Failure::BadPart(_) = failure {
-                self.remove_part(file);
             }
             std::thread::sleep(pause);
             pause = (pause * 2).min(BACKOFF_MAX);
@@ -132,25 +153,21 @@ impl<'a> Remote<'a> {
         }
     }
 
-    /// Removes what an earlier attempt has left of a file, if the hub says where that is.
-    fn remove_part(&self, file: &str) {
-        let repo = self.repo();
-        if let Ok(metadata) = self.api.metadata(&repo.url(file)) {
-            let cache = Cache::new(self.options.cache_dir.clone());
-            let blob = cache.model(self.name.to_owned()).blob_path(metadata.etag());
-            // The next attempt fails in the same way if this one does not work.
-            let _ = std::fs::remove_file(blob.with_extension("part"));
-        }
-    }
-
     fn give_up(&self, failure: Failure, file: &str, attempts: u32) -> HubError {
         let endpoint = self.options.endpoint.clone();
         let repo = self.name.to_owned();
         let file = file.to_owned();
+        let failed = |cause| HubError::Hub {
+            endpoint: endpoint.clone(),
+            repo: repo.clone(),
+            file: file.clone(),
+            attempts,
+            cause,
+        };
         match failure {
             Failure::Status(404) => HubError::NotFound {
                 repo,
-                revision: self.revision.clone(),
+                revision: self.revision.to_owned(),
                 endpoint,
             },
             Failure::Status(status @ (401 | 403)) => HubError::Unauthorised {
@@ -159,45 +176,20 @@ impl<'a> Remote<'a> {
                 status,
                 remedy: self.remedy(),
             },
-            Failure::Passing(source @ ApiError::IoError(_)) => HubError::Network {
+            Failure::Network(source) => HubError::Network {
                 endpoint,
                 repo,
                 file,
                 attempts,
                 source,
             },
-            Failure::Passing(ApiError::RequestError(inner))
-                if !matches!(*inner, ureq::Error::StatusCode(_)) =>
-            {
-                HubError::Network {
-                    endpoint,
-                    repo,
-                    file,
-                    attempts,
-                    source: ApiError::RequestError(inner),
-                }
-            }
             Failure::Disk(source) => HubError::Disk {
                 cache_dir: self.options.cache_dir.clone(),
                 source,
             },
             Failure::Locked(lock) => HubError::Locked { repo, file, lock },
-            Failure::Status(status) => HubError::Hub {
-                endpoint,
-                repo,
-                file,
-                attempts,
-                cause: format!("HTTP {status}"),
-            },
-            Failure::Passing(error) | Failure::Nonsense(error) | Failure::BadPart(error) => {
-                HubError::Hub {
-                    endpoint,
-                    repo,
-                    file,
-                    attempts,
-                    cause: error.to_string(),
-                }
-            }
+            Failure::Status(status) | Failure::Busy(status) => failed(format!("HTTP {status}")),
+            Failure::Nonsense(cause) | Failure::BadPart(cause) => failed(cause),
         }
     }
 
@@ -211,56 +203,109 @@ impl<'a> Remote<'a> {
     }
 }
 
-/// Removes a file of the cache, both its name and what it points to. What cannot be removed makes the
-/// download fail in its own words.
-fn discard(path: &Path) {
-    let blob = path.canonicalize();
-    let _ = std::fs::remove_file(path);
-    if let Ok(blob) = blob {
-        let _ = std::fs::remove_file(blob);
-    }
+/// The part of a file that has come, and its hash so far.
+struct Part {
+    file: File,
+    done: u64,
+    total: u64,
+    hash: Sha256,
+    /// The hub's own hash of the file.
+    sha256: Option<String>,
 }
 
-/// Adds up what hf-hub reports.
-struct Relay<'a> {
-    file: &'a str,
-    bytes_done: u64,
-    bytes_total: Option<u64>,
-    report: &'a mut dyn FnMut(Progress<'_>),
-}
-
-impl<'a> Relay<'a> {
-    fn new(file: &'a str, bytes: Option<u64>, report: &'a mut dyn FnMut(Progress<'_>)) -> Self {
-        Self {
+impl Part {
+    /// Goes on with what an earlier attempt has left, if that can be a part of this file.
+    fn open(blob: &Blob, total: u64, sha256: Option<String>) -> Result<Self, Failure> {
+        let options = File::options().read(true).append(true).create(true).clone();
+        let mut file = options.open(&blob.part).map_err(Failure::Disk)?;
+        let left = file.metadata().map_err(Failure::Disk)?.len();
+        // A whole one without a hash may be of another file.
+        let fits = left < total || (left == total && sha256.is_some());
+        let (mut hash, mut done) = (Sha256::new(), 0);
+        if fits {
+            let mut buffer = vec![0; BUFFER_BYTES];
+            loop {
+                match file.read(&mut buffer).map_err(Failure::Disk)? {
+                    0 => break,
+                    read => hash.update(&buffer[..read]),
+                }
+            }
+            done = left;
+        } else {
+            file.set_len(0).map_err(Failure::Disk)?;
+        }
+        Ok(Self {
             file,
-            bytes_done: 0,
-            bytes_total: bytes,
-            report,
-        }
+            done,
+            total,
+            hash,
+            sha256,
+        })
     }
 
-    fn tell(&mut self) {
-        (self.report)(Progress {
-            file: self.file,
-            bytes_done: self.bytes_done,
-            bytes_total: self.bytes_total.unwrap_or(self.bytes_done),
-        });
+    fn restart(&mut self) -> Result<(), Failure> {
+        self.file.set_len(0).map_err(Failure::Disk)?;
+        self.hash = Sha256::new();
+        self.done = 0;
+        Ok(())
+    }
+
+    /// Appends what comes, up to the end of the file. `told` hears how much is there.
+    fn receive(
+        &mut self,
+        answer: &mut Answer,
+        options: &HubOptions,
+        told: &mut dyn FnMut(u64),
+    ) -> Result<(), Failure> {
+        let mut body = answer.response.body_mut().as_reader();
+        let mut buffer = vec![0; BUFFER_BYTES];
+        let (mut since, mut bytes) = (Instant::now(), 0);
+        while self.done < self.total {
+            let left = usize::try_from(self.total - self.done).unwrap_or(usize::MAX);
+            let room = &mut buffer[..left.min(BUFFER_BYTES)];
+            let read = body.read(room).map_err(NetworkError::Broken)?;
+            if read == 0 {
+                return Err(Failure::Network(NetworkError::Short {
+                    found: self.done,
+                    total: self.total,
+                }));
+            }
+            self.file.write_all(&room[..read]).map_err(Failure::Disk)?;
+            self.hash.update(&room[..read]);
+            self.done += read as u64;
+            told(self.done);
+            bytes += read as u64;
+            if since.elapsed() >= options.patience {
+                if bytes < SLOW_BYTES {
+                    return Err(Failure::Network(NetworkError::Slow {
+                        bytes: SLOW_BYTES,
+                        patience: options.patience,
+                    }));
+                }
+                (since, bytes) = (Instant::now(), 0);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes contents of the part, if they are what the hub says they are.
+    fn finish(self, blob: &Blob) -> Result<(), Failure> {
+        let found: String = self
+            .hash
+            .finalize()
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        match self.sha256 {
+            Some(sha256) if sha256 != found => {
+                fs::remove_file(&blob.part).map_err(Failure::Disk)?;
+                Err(Failure::BadPart(format!(
+                    "what came has the SHA-256 hash {found} and the hub says {sha256}"
+                )))
+            }
+            _ => fs::rename(&blob.part, &blob.path).map_err(Failure::Disk),
+        }
     }
 }
 
-impl hf_hub::api::Progress for &mut Relay<'_> {
-    fn init(&mut self, size: usize, _: &str) {
-        self.bytes_total = Some(size as u64);
-        self.bytes_done = 0;
-        self.tell();
-    }
-
-    fn update(&mut self, size: usize) {
-        if size > 0 {
-            self.bytes_done += size as u64;
-            self.tell();
-        }
-    }
-
-    fn finish(&mut self) {}
-}
+const BUFFER_BYTES: usize = 1 << 16;

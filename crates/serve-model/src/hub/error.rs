@@ -2,8 +2,8 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use hf_hub::api::sync::ApiError;
 use thiserror::Error;
 
 /// Why a model could not be had.
@@ -102,7 +102,7 @@ pub enum HubError {
         /// How often.
         attempts: u32,
         /// The last failure.
-        source: ApiError,
+        source: NetworkError,
     },
     /// The hub answered with an error each time, or with what makes no sense.
     #[error("{endpoint} failed on {file} of {repo} (attempts: {attempts}): {cause}")]
@@ -138,60 +138,72 @@ pub enum HubError {
     },
 }
 
+/// What went wrong on the way from a hub.
+#[derive(Debug, Error)]
+pub enum NetworkError {
+    /// There was no answer.
+    #[error(transparent)]
+    NoAnswer(Box<ureq::Error>),
+    /// The answer broke off.
+    #[error("the answer broke off: {0}")]
+    Broken(io::Error),
+    /// The answer ended early without an error.
+    #[error("{found} bytes came of {total}")]
+    Short {
+        /// Bytes that are there.
+        found: u64,
+        /// Bytes of the whole file.
+        total: u64,
+    },
+    /// The answer would hardly end.
+    #[error("fewer than {bytes} bytes came in {} s", patience.as_secs_f64())]
+    Slow {
+        /// Bytes that should have come.
+        bytes: u64,
+        /// The time.
+        patience: Duration,
+    },
+}
+
+impl NetworkError {
+    pub(super) fn of(error: ureq::Error) -> Self {
+        Self::NoAnswer(Box::new(error))
+    }
+}
+
 /// What a failed request calls for.
 pub(super) enum Failure {
     /// The same request may succeed later.
-    Passing(ApiError),
+    Network(NetworkError),
+    /// The same: the hub asks for patience or has an error of its own.
+    Busy(u16),
     /// The hub's answer is final.
     Status(u16),
     /// The answer makes no sense.
-    Nonsense(ApiError),
+    Nonsense(String),
     /// The cache cannot be written.
     Disk(io::Error),
     /// Another process holds the lock at this path.
     Locked(PathBuf),
-    /// What was downloaded so far does not fit the file; it must go before the next attempt.
-    BadPart(ApiError),
+    /// What was downloaded is not the file; it has been removed.
+    BadPart(String),
 }
 
 impl Failure {
-    pub(super) fn of(error: ApiError) -> Self {
-        match error {
-            ApiError::RequestError(inner) => match *inner {
-                // What is asked for begins at the end of the file: a part that is whole already, or
-                // of another file.
-                ureq::Error::StatusCode(416) => Self::BadPart(ApiError::RequestError(inner)),
-                ureq::Error::StatusCode(408 | 429 | 500..) => {
-                    Self::Passing(ApiError::RequestError(inner))
-                }
-                ureq::Error::StatusCode(status) => Self::Status(status),
-                ureq::Error::BadUri(_) | ureq::Error::Http(_) | ureq::Error::InvalidProxyUrl => {
-                    Self::Nonsense(ApiError::RequestError(inner))
-                }
-                _ => Self::Passing(ApiError::RequestError(inner)),
-            },
-            ApiError::IoError(source) if is_disk(&source) => Self::Disk(source),
-            ApiError::IoError(_) | ApiError::TooManyRetries(_) => Self::Passing(error),
-            ApiError::LockAcquisition(lock) => Self::Locked(lock),
-            ApiError::InvalidResume => Self::BadPart(error),
-            error => Self::Nonsense(error),
+    pub(super) fn of_status(status: u16) -> Self {
+        match status {
+            408 | 429 | 500.. => Self::Busy(status),
+            status => Self::Status(status),
         }
+    }
+
+    pub(super) fn may_pass(&self) -> bool {
+        matches!(self, Self::Network(_) | Self::Busy(_) | Self::BadPart(_))
     }
 }
 
-/// Whether a failure of copying from the network to a file is the file's.
-fn is_disk(error: &io::Error) -> bool {
-    use io::ErrorKind as Kind;
-    matches!(
-        error.kind(),
-        Kind::StorageFull
-            | Kind::QuotaExceeded
-            | Kind::FileTooLarge
-            | Kind::PermissionDenied
-            | Kind::ReadOnlyFilesystem
-            | Kind::NotADirectory
-            | Kind::IsADirectory
-            | Kind::NotFound
-            | Kind::AlreadyExists
-    )
+impl From<NetworkError> for Failure {
+    fn from(error: NetworkError) -> Self {
+        Self::Network(error)
+    }
 }

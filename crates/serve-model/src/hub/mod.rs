@@ -3,6 +3,8 @@
 //! Files land in the cache that Hugging Face's own tools share and are not downloaded again. Only
 //! what is used is fetched: configuration, tokenizer, chat template and safetensors.
 
+mod cache;
+mod client;
 mod download;
 mod error;
 mod options;
@@ -10,19 +12,23 @@ mod options;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use hf_hub::{Cache, Repo, RepoType};
 use serde::Deserialize;
 
 pub use download::Progress;
-pub use error::HubError;
+pub use error::{HubError, NetworkError};
 pub use options::HubOptions;
 
-use download::Remote;
+use cache::{ModelCache, is_file_name};
+use client::is_sha256;
+use download::{Remote, Wanted};
+
+use crate::plain_file::{self, VOCABULARY_BYTES_MAX};
 
 const REQUIRED: [&str; 2] = ["config.json", "tokenizer.json"];
-const OPTIONAL: [&str; 4] = [
+const OPTIONAL: [&str; 5] = [
     "generation_config.json",
     "tokenizer_config.json",
+    "special_tokens_map.json",
     "chat_template.jinja",
     "chat_template.json",
 ];
@@ -35,7 +41,9 @@ const INDEX: &str = "model.safetensors.index.json";
 /// at the start. Where the hub cannot be reached or fails, and the cache has the whole model at this revision,
 /// the cached one is used. `report` hears of every piece that arrives, on the calling thread.
 ///
-/// Blocks; a connection that is open and silent is waited for without limit.
+/// The token goes to the hub alone, never to another host that it redirects to. A file for which the hub gives a
+/// SHA-256 hash, as it does for weights, is kept only if it has it. Blocks, but for no longer than
+/// [`HubOptions::patience`] without a byte.
 ///
 /// # Errors
 ///
@@ -73,13 +81,7 @@ pub fn fetch(
     if !is_file_name(&description.sha) {
         return Err(nonsense(repo, options, "it names no commit"));
     }
-    download(
-        repo,
-        &remote.at(&description.sha),
-        &description,
-        &cached,
-        report,
-    )
+    download(repo, &remote, &description, &cached, report)
 }
 
 /// What the hub says of a model.
@@ -93,6 +95,24 @@ struct Description {
 struct Sibling {
     rfilename: String,
     size: Option<u64>,
+    lfs: Option<Lfs>,
+}
+
+/// What is known of a file that is too large for git.
+#[derive(Deserialize)]
+struct Lfs {
+    sha256: Option<String>,
+}
+
+impl Sibling {
+    fn wanted(&self) -> Wanted<'_> {
+        let sha256 = self.lfs.as_ref().and_then(|lfs| lfs.sha256.as_deref());
+        Wanted {
+            name: &self.rfilename,
+            bytes: self.size,
+            sha256: sha256.filter(|sha256| is_sha256(sha256)),
+        }
+    }
 }
 
 impl Description {
@@ -127,7 +147,7 @@ fn download(
         if std::fs::metadata(folder.join(file)).is_ok_and(fits) {
             return Ok(());
         }
-        remote.download(file, sibling.size, report)
+        remote.download(&description.sha, sibling.wanted(), report)
     };
     // A model without usable weights is refused before anything large is fetched.
     let sharded = !description.has(WEIGHTS) && description.has(INDEX);
@@ -162,7 +182,7 @@ fn shards(repo: &str, folder: &Path) -> Result<BTreeSet<String>, HubError> {
         repo: repo.to_owned(),
         cause,
     };
-    let text = std::fs::read_to_string(folder.join(INDEX));
+    let text = plain_file::read_text(&folder.join(INDEX), VOCABULARY_BYTES_MAX);
     let text = text.map_err(|error| invalid(error.to_string()))?;
     let index: Index = serde_json::from_str(&text).map_err(|error| invalid(error.to_string()))?;
     let shards: BTreeSet<String> = index.weight_map.into_values().collect();
@@ -181,19 +201,17 @@ struct Cached<'a> {
 }
 
 impl Cached<'_> {
-    fn cache(&self) -> hf_hub::CacheRepo {
-        let (name, revision) = (self.repo.to_owned(), self.revision.to_owned());
-        let repo = Repo::with_revision(name, RepoType::Model, revision);
-        Cache::new(self.options.cache_dir.clone()).repo(repo)
+    fn cache(&self) -> ModelCache {
+        ModelCache::new(&self.options.cache_dir, self.repo)
     }
 
     fn folder(&self, commit: &str) -> PathBuf {
-        self.cache().pointer_path(commit)
+        self.cache().snapshot(commit)
     }
 
     /// Notes which commit the revision is, so that it can be found without the hub.
     fn remember(&self, commit: &str) -> Result<(), HubError> {
-        let noted = self.cache().create_ref(commit);
+        let noted = self.cache().remember(self.revision, commit);
         noted.map_err(|source| HubError::Disk {
             cache_dir: self.options.cache_dir.clone(),
             source,
@@ -202,9 +220,9 @@ impl Cached<'_> {
 
     /// The folder of the revision's commit, if all that is needed is there.
     fn whole_model(&self) -> Result<PathBuf, HubError> {
-        let config = self.cache().get(REQUIRED[0]);
-        let config = config.ok_or_else(|| self.missing(REQUIRED[0]))?;
-        let folder = config.parent().unwrap_or(Path::new("")).to_owned();
+        let commit = self.cache().commit(self.revision);
+        let commit = commit.ok_or_else(|| self.missing(REQUIRED[0]))?;
+        let folder = self.folder(&commit);
         let absent = |file: &&str| !folder.join(file).exists();
         if let Some(file) = REQUIRED.iter().copied().find(absent) {
             return Err(self.missing(file));
@@ -253,11 +271,6 @@ fn validate(repo: &str, revision: &str, options: &HubOptions) -> Result<(), HubE
         });
     }
     Ok(())
-}
-
-fn is_file_name(name: &str) -> bool {
-    let harmless = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-    !name.is_empty() && !name.starts_with('.') && !name.contains("..") && name.chars().all(harmless)
 }
 
 fn nonsense(repo: &str, options: &HubOptions, cause: &str) -> HubError {

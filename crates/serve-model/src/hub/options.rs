@@ -21,7 +21,16 @@ pub struct HubOptions {
     pub retries: u32,
     /// The pause before the first retry; each later one is twice as long, up to 30 s.
     pub backoff: Duration,
+    /// How long a connection may be silent, and in how long 256 KiB of a file must come: 60 s. The list of
+    /// files must come in five times that. What takes longer has failed, and may be retried.
+    pub patience: Duration,
 }
+
+/// The longest pause before a retry.
+pub(super) const BACKOFF_MAX: Duration = Duration::from_secs(30);
+
+/// Bytes of a file that must come within the patience: 4 KiB/s for the default.
+pub(super) const SLOW_BYTES: u64 = 256 << 10;
 
 const ENDPOINT: &str = "https://huggingface.co";
 
@@ -35,6 +44,7 @@ impl HubOptions {
             offline: false,
             retries: 5,
             backoff: Duration::from_secs(1),
+            patience: Duration::from_secs(60),
         }
     }
 
@@ -98,6 +108,7 @@ impl std::fmt::Debug for HubOptions {
             .field("offline", &self.offline)
             .field("retries", &self.retries)
             .field("backoff", &self.backoff)
+            .field("patience", &self.patience)
             .finish()
     }
 }

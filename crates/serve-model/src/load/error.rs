@@ -82,6 +82,20 @@ pub enum LoadError {
         /// What there is.
         free: u64,
     },
+    /// The rotary embedding of every position does not fit in memory.
+    #[error(
+        "a context of {positions} positions needs {} for its angles and {} are free beside the weights and the \
+         KV pool; lower context_max",
+        human(*bytes), human(*free)
+    )]
+    ContextTooLarge {
+        /// Positions of one request.
+        positions: u32,
+        /// What their angles need.
+        bytes: u64,
+        /// What there is.
+        free: u64,
+    },
     /// The device that was asked for cannot be had.
     #[error(transparent)]
     Device(#[from] DeviceMissing),

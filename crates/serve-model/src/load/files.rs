@@ -5,8 +5,10 @@ use std::path::Path;
 use super::error::LoadError;
 use super::options::{EMBEDDED, Source};
 use crate::config::{ModelConfig, Shape};
-use crate::text::{ChatTemplate, GenerationConfig, Tokenizer, TokenizerConfig};
-use crate::weights::{Checkpoint, RandomWeights, TensorSource};
+use crate::text::{
+    ChatTemplate, GenerationConfig, ModelFileError, TemplateError, Tokenizer, TokenizerConfig,
+};
+use crate::weights::{Checkpoint, RandomWeights, TensorSource, parameters};
 
 /// The files of a model, which fit each other.
 #[derive(Debug)]
@@ -14,9 +16,12 @@ pub(super) struct Files {
     pub(super) name: String,
     pub(super) config: ModelConfig,
     pub(super) tokenizer: Tokenizer,
-    pub(super) chat_template: Option<ChatTemplate>,
+    pub(super) chat_template: Option<Result<ChatTemplate, TemplateError>>,
     pub(super) generation: GenerationConfig,
     pub(super) weights: Box<dyn TensorSource>,
+    /// Of the whole checkpoint.
+    pub(super) parameters: u64,
+    pub(super) warnings: Vec<String>,
 }
 
 impl Files {
@@ -34,16 +39,27 @@ impl Files {
                 path: folder.to_owned(),
             });
         }
-        let config = ModelConfig::read(&folder.join("config.json"))?;
+        let mut config = ModelConfig::read(&folder.join("config.json"))?;
         let tokenizer = Tokenizer::from_file(&folder.join("tokenizer.json"))?;
         // A path such as `.` has no name of its own.
         let absolute = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
         let name = absolute.file_name().unwrap_or(folder.as_os_str());
-        let chat_template = ChatTemplate::from_dir(folder)?;
+        let chat_template = match ChatTemplate::from_dir(folder) {
+            Err(error @ TemplateError::File(ModelFileError::Read { .. })) => {
+                return Err(error.into());
+            }
+            // Completions need none.
+            found => found.transpose(),
+        };
         let generation = GenerationConfig::from_dir(folder, &tokenizer)?;
         let checkpoint = Checkpoint::open(folder)?;
         check_vocabulary(&tokenizer, &config)?;
         checkpoint.check(&config)?;
+        let warnings = warnings(&tokenizer, &config, chat_template.as_ref());
+        let parameters = parameters(&config);
+        let tokenizer = tokenizer.with_rows(config.vocab_size);
+        // Rows behind the last token are padding: nothing that is drawn could be one of them.
+        config.vocab_size = config.vocab_size.min(tokenizer.ids_end());
         Ok(Self {
             name: name.to_string_lossy().into_owned(),
             config,
@@ -51,6 +67,8 @@ impl Files {
             chat_template,
             generation,
             weights: Box::new(checkpoint),
+            parameters,
+            warnings,
         })
     }
 
@@ -77,15 +95,17 @@ impl Files {
         checkpoint.check(&config)?;
         Ok(Self {
             name: EMBEDDED.to_owned(),
-            chat_template: ChatTemplate::from_config(&texts)?,
+            chat_template: ChatTemplate::from_config(&texts)?.map(Ok),
             generation: GenerationConfig::from_json(
                 Some(file!(include_str, "generation_config.json")),
                 Some(text),
                 eos.and_then(|token| tokenizer.token_id(token)),
             )?,
+            parameters: parameters(&config),
             config,
             tokenizer,
             weights: Box::new(checkpoint),
+            warnings: Vec::new(),
         })
     }
 
@@ -102,18 +122,42 @@ impl Files {
             weights: Box::new(RandomWeights::new(&config, SEED)),
             // Measurements need answers of the length asked for, so nothing ends one early.
             generation: GenerationConfig::default(),
+            parameters: parameters(&config),
             config,
             ..embedded
         })
     }
 }
 
+/// Tokens that were added to a vocabulary may lie behind the rows of the model; more than that is another
+/// model's vocabulary.
 fn check_vocabulary(tokenizer: &Tokenizer, config: &ModelConfig) -> Result<(), LoadError> {
-    if tokenizer.vocab_size() > config.vocab_size {
+    if tokenizer.own_vocab_size() > config.vocab_size {
         return Err(LoadError::Vocabulary {
             tokenizer: tokenizer.vocab_size(),
             model: config.vocab_size,
         });
     }
     Ok(())
+}
+
+/// What is served otherwise than the files ask for, a line each.
+fn warnings(
+    tokenizer: &Tokenizer,
+    config: &ModelConfig,
+    chat_template: Option<&Result<ChatTemplate, TemplateError>>,
+) -> Vec<String> {
+    let mut warnings: Vec<String> = config.warnings.clone();
+    if let Some(Err(error)) = chat_template {
+        warnings.push(format!("chats are refused: {error}"));
+    }
+    let (tokens, rows) = (tokenizer.ids_end(), config.vocab_size);
+    if tokens > rows {
+        warnings.push(format!(
+            "the tokenizer has tokens up to {} and the model's vocabulary holds {rows}: a text with one of the \
+             others is refused",
+            tokens - 1
+        ));
+    }
+    warnings
 }

@@ -13,7 +13,6 @@ use std::sync::Arc;
 
 use crate::decode::{Decoder, DecoderBackend, DeviceKind};
 use crate::numbers::Precision;
-use crate::weights::parameters;
 
 pub use error::LoadError;
 pub use model::{Model, ModelInfo};
@@ -56,6 +55,8 @@ pub fn load(
         chat_template,
         generation,
         weights,
+        parameters,
+        warnings,
     } = Files::open(source)?;
     let mut options = options.clone();
     if matches!(source, Source::Random(_)) {
@@ -78,7 +79,7 @@ pub fn load(
     let info = ModelInfo {
         name,
         architecture: config.architecture,
-        parameters: parameters(&config),
+        parameters,
         weights_bytes,
         kv_bytes,
         kv_tokens: u64::from(limits.usable_blocks()) * u64::from(limits.block_size),
@@ -95,5 +96,6 @@ pub fn load(
         chat_template,
         generation,
         info,
+        warnings,
     })
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::config::Architecture;
 use crate::decode::DecoderBackend;
 use crate::numbers::Quantization;
-use crate::text::{ChatTemplate, GenerationConfig, Tokenizer};
+use crate::text::{ChatTemplate, GenerationConfig, TemplateError, Tokenizer};
 
 /// A model that serves.
 #[derive(Debug)]
@@ -14,12 +14,14 @@ pub struct Model {
     pub backend: DecoderBackend,
     /// Text to tokens and back.
     pub tokenizer: Arc<Tokenizer>,
-    /// Messages to a prompt; base models have none.
-    pub chat_template: Option<ChatTemplate>,
+    /// Messages to a prompt; base models have none. One that cannot be compiled refuses chats.
+    pub chat_template: Option<Result<ChatTemplate, TemplateError>>,
     /// Stop tokens and sampling defaults.
     pub generation: GenerationConfig,
     /// What it is, for people.
     pub info: ModelInfo,
+    /// What is served otherwise than its files ask for, a line each.
+    pub warnings: Vec<String>,
 }
 
 /// What a loaded model is.

@@ -76,13 +76,24 @@ impl Sizes {
             percent_max: room.kv_percent_max,
         };
         let blocks = usable_blocks(&limits, options.kv_tokens, &cache)? + 1;
+        let kv_bytes = block_bytes * u64::from(blocks);
+        // The angles of every position, which are computed once.
+        let angles_bytes = u64::from(context_max) * (config.head_dim * size_of::<f32>()) as u64;
+        let free = cache.free - kv_bytes;
+        if angles_bytes > free {
+            return Err(LoadError::ContextTooLarge {
+                positions: context_max,
+                bytes: angles_bytes,
+                free,
+            });
+        }
         Ok(Self {
             limits: Limits { blocks, ..limits },
             kv: KvShape {
                 blocks: blocks as usize,
                 ..kv
             },
-            kv_bytes: block_bytes * u64::from(blocks),
+            kv_bytes,
             weights_bytes,
         })
     }
@@ -172,6 +183,28 @@ mod tests {
         let weights = 1_969_088 * 4;
         let sizes = sizes(|_| (), weights + 100 * 16 * POSITION_BYTES).unwrap();
         assert_eq!(sizes.limits.blocks, 50);
+    }
+
+    #[test]
+    fn a_context_whose_angles_do_not_fit_is_refused() {
+        let mut config = ModelConfig::parse(include_str!("../../models/austen-2m/config.json"));
+        let config = config.as_mut().unwrap();
+        config.context_max = u32::MAX;
+        let room = |free| Room {
+            free: Some(free),
+            weights_bytes: 1_000,
+            kv_element_bytes: 4,
+            kv_percent_max: 50,
+        };
+        let of = |free| Sizes::of(config, &LoadOptions::default(), &room(free));
+        // 32 numbers of 4 bytes for each position, beside a cache that takes the half.
+        let needs = u64::from(u32::MAX) * 128;
+        assert_eq!(
+            of(2 * needs - 1_000_000_000).unwrap_err().to_string(),
+            "a context of 4294967295 positions needs 512.0 GiB for its angles and 511.5 GiB are free beside the weights \
+             and the KV pool; lower context_max"
+        );
+        assert!(of(2 * needs + 1_000_000_000).is_ok());
     }
 
     #[test]

@@ -183,9 +183,13 @@ impl Fields {
         self.read(field, "a number", |value| value.as_f64().map(|x| x as f32))
     }
 
+    /// A count of which 0 and -1 mean all.
     fn count(&self, field: &str) -> Result<Option<NonZeroU32>, ModelFileError> {
-        let count = self.read(field, "a whole number from 0", |value| {
-            u32::try_from(value.as_u64()?).ok()
+        let count = self.read(field, "a whole number from 0, or -1", |value| {
+            match value.as_i64() {
+                Some(-1) => Some(0),
+                _ => u32::try_from(value.as_u64()?).ok(),
+            }
         })?;
         Ok(count.and_then(NonZeroU32::new))
     }
@@ -258,6 +262,14 @@ mod tests {
     }
 
     #[test]
+    fn no_top_k_is_written_in_three_ways() {
+        for top_k in ["0", "-1", "null"] {
+            let json = format!(r#"{{"do_sample": true, "top_k": {top_k}}}"#);
+            assert_eq!(merged(&json, "{}", None).top_k, None, "{top_k}");
+        }
+    }
+
+    #[test]
     fn what_is_not_applied_is_said() {
         let config = merged(
             r#"{"no_repeat_ngram_size": 3, "typical_p": 1.0, "num_beams": 4}"#,
@@ -287,6 +299,10 @@ mod tests {
         assert_eq!(
             message(r#"{"repetition_penalty": 0}"#),
             "generation_config.json: repetition_penalty must be a finite number above 0, not 0"
+        );
+        assert_eq!(
+            message(r#"{"top_k": -2}"#),
+            "generation_config.json: top_k must be a whole number from 0, or -1, not -2"
         );
         assert_eq!(
             message(r#"{"top_p": 1.5}"#),

@@ -66,6 +66,34 @@ impl Stages {
         joined(&pieces)
     }
 
+    /// Whether the beginning of the text is behind: what came can make no difference to the text of any
+    /// token that follows, but for [what is kept back](Self::keep_beginning).
+    pub(super) fn has_begun(&self) -> bool {
+        self.0.iter().all(|stage| match stage {
+            Stage::First { started, .. } | Stage::Words { started } => *started,
+            Stage::StripStart { left, .. } => *left == 0,
+            Stage::Each(_) | Stage::ByteLevel { .. } | Stage::ByteFallback { .. } => true,
+        })
+    }
+
+    /// The text ends here for a reader, and another goes on with it: of what is kept back, only the bytes that
+    /// begin a character are left.
+    pub(super) fn keep_beginning(&mut self) {
+        let mut pieces = Vec::new();
+        for stage in &mut self.0 {
+            let mut out = Vec::new();
+            for piece in pieces {
+                stage.push(piece, &mut out);
+            }
+            if let Stage::ByteFallback { run } = stage {
+                let rest = run.split_off(run.len() - incomplete_suffix(run));
+                flush_run(run, &mut out);
+                *run = rest;
+            }
+            pieces = out;
+        }
+    }
+
     /// The bytes of one token in the middle of a text.
     pub(super) fn bytes(&self, token: String) -> Vec<u8> {
         let mut piece = token;

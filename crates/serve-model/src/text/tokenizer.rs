@@ -4,6 +4,7 @@
 //! [`GenerationConfig`](super::GenerationConfig)'s.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,6 +13,7 @@ use thiserror::Error;
 
 use super::bounds;
 use super::stages::Stages;
+use crate::plain_file::{self, VOCABULARY_BYTES_MAX};
 
 /// A model's tokenizer. Cheap to clone; the clones share one vocabulary.
 ///
@@ -23,6 +25,8 @@ pub struct Tokenizer {
     shared: Arc<Shared>,
     /// One above the last id that has at least a placeholder.
     placeholders_end: usize,
+    /// Ids that the model has a row for are below this.
+    rows: usize,
 }
 
 struct Shared {
@@ -30,6 +34,8 @@ struct Shared {
     stages: Stages,
     /// Bytes of a text that one token stands for at most, if there is such a bound.
     token_bytes_max: Option<usize>,
+    /// One above the last id that has a token.
+    ids_end: usize,
 }
 
 /// Why a tokenizer could not be loaded or did not do its work.
@@ -68,6 +74,18 @@ pub enum TokenizerError {
         /// The library's own words.
         cause: String,
     },
+    /// The model does not know a token that the text has.
+    #[error(
+        "the text has the token {token:?} (id {id}), for which the model's vocabulary of {rows} has no row"
+    )]
+    NoRow {
+        /// The token, as the vocabulary spells it.
+        token: String,
+        /// Its id.
+        id: u32,
+        /// Rows of the model.
+        rows: usize,
+    },
     /// The library failed to decode tokens.
     #[error("the tokens cannot be decoded: {cause}")]
     Decode {
@@ -84,11 +102,12 @@ impl Tokenizer {
     /// [`TokenizerError::Read`], [`TokenizerError::Format`] and [`TokenizerError::Decoder`], each of
     /// which names the file.
     pub fn from_file(path: &Path) -> Result<Self, TokenizerError> {
-        let bytes = std::fs::read(path).map_err(|source| TokenizerError::Read {
+        let text = plain_file::read_text(path, VOCABULARY_BYTES_MAX);
+        let text = text.map_err(|source| TokenizerError::Read {
             path: path.to_owned(),
             source,
         })?;
-        Self::parse(&bytes, &path.display().to_string())
+        Self::parse(text.as_bytes(), &path.display().to_string())
     }
 
     /// Reads the contents of a `tokenizer.json`.
@@ -101,11 +120,13 @@ impl Tokenizer {
     }
 
     fn parse(bytes: &[u8], origin: &str) -> Result<Self, TokenizerError> {
-        let format = |cause: tokenizers::Error| TokenizerError::Format {
+        let bad = |cause: String| TokenizerError::Format {
             origin: origin.to_owned(),
-            cause: cause.to_string(),
+            cause,
         };
-        let mut inner = tokenizers::Tokenizer::from_bytes(bytes).map_err(format)?;
+        let format = |cause: tokenizers::Error| bad(cause.to_string());
+        let inner = guarded(|| tokenizers::Tokenizer::from_bytes(bytes)).map_err(bad)?;
+        let mut inner = inner.map_err(format)?;
         inner.with_truncation(None).map_err(format)?;
         inner.with_padding(None);
         let stages =
@@ -116,10 +137,12 @@ impl Tokenizer {
         Ok(Self {
             shared: Arc::new(Shared {
                 token_bytes_max: bounds::token_bytes_max(&inner),
+                ids_end: ids_end(&inner),
                 inner,
                 stages,
             }),
             placeholders_end: 0,
+            rows: usize::MAX,
         })
     }
 
@@ -128,8 +151,17 @@ impl Tokenizer {
     #[must_use]
     pub fn with_placeholders(&self, vocab_size: usize) -> Self {
         Self {
-            shared: Arc::clone(&self.shared),
             placeholders_end: vocab_size,
+            ..self.clone()
+        }
+    }
+
+    /// Refuses texts with a token of an id from `rows` on: for a model whose vocabulary is smaller than this one.
+    #[must_use]
+    pub fn with_rows(&self, rows: usize) -> Self {
+        Self {
+            rows,
+            ..self.clone()
         }
     }
 
@@ -138,7 +170,7 @@ impl Tokenizer {
     ///
     /// # Errors
     ///
-    /// [`TokenizerError::Encode`].
+    /// [`TokenizerError::Encode`] and [`TokenizerError::NoRow`].
     pub fn encode(&self, text: &str) -> Result<Vec<TokenId>, TokenizerError> {
         self.encode_with(text, false)
     }
@@ -148,18 +180,26 @@ impl Tokenizer {
     ///
     /// # Errors
     ///
-    /// [`TokenizerError::Encode`].
+    /// [`TokenizerError::Encode`] and [`TokenizerError::NoRow`].
     pub fn encode_with_special(&self, text: &str) -> Result<Vec<TokenId>, TokenizerError> {
         self.encode_with(text, true)
     }
 
     fn encode_with(&self, text: &str, add_special: bool) -> Result<Vec<TokenId>, TokenizerError> {
-        let encoding = self.shared.inner.encode_fast(text, add_special);
-        let encoding = encoding.map_err(|cause| TokenizerError::Encode {
-            cause: cause.to_string(),
-        })?;
-        let ids = encoding.get_ids().iter();
-        Ok(ids.copied().map(TokenId::new).collect())
+        let failed = |cause: String| TokenizerError::Encode { cause };
+        // A pattern of the file that takes more than ten million steps on one match panics.
+        let encoding = guarded(|| self.shared.inner.encode_fast(text, add_special));
+        let encoding = encoding.map_err(failed)?;
+        let encoding = encoding.map_err(|cause| failed(cause.to_string()))?;
+        let ids = encoding.get_ids();
+        if let Some(&id) = ids.iter().find(|&&id| id as usize >= self.rows) {
+            return Err(TokenizerError::NoRow {
+                token: self.token(TokenId::new(id)).unwrap_or_default(),
+                id,
+                rows: self.rows,
+            });
+        }
+        Ok(ids.iter().copied().map(TokenId::new).collect())
     }
 
     /// The text of `tokens`. Bytes that are not UTF-8 become U+FFFD; an id without a token, as in the
@@ -197,6 +237,17 @@ impl Tokenizer {
     pub fn vocab_size(&self) -> usize {
         let size = self.shared.inner.get_vocab_size(true);
         size.max(self.placeholders_end)
+    }
+
+    /// How many tokens there are without those that were added.
+    pub(crate) fn own_vocab_size(&self) -> usize {
+        self.shared.inner.get_vocab_size(false)
+    }
+
+    /// One above the last id that has a token or a placeholder, and that the model has a row for.
+    pub fn ids_end(&self) -> usize {
+        let end = self.shared.ids_end.max(self.placeholders_end);
+        end.min(self.rows)
     }
 
     /// The id of a token given as the vocabulary spells it.
@@ -240,6 +291,20 @@ impl Tokenizer {
     pub(super) fn stages(&self) -> &Stages {
         &self.shared.stages
     }
+}
+
+/// What the library answers, or the words of its panic: it takes a file, and a text, for one that was not made
+/// to do harm.
+fn guarded<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
+        let said = panic.downcast_ref::<String>().cloned();
+        said.unwrap_or_else(|| "the tokenizers library panicked".to_owned())
+    })
+}
+
+fn ids_end(tokenizer: &tokenizers::Tokenizer) -> usize {
+    let ids = tokenizer.get_vocab(true).into_values();
+    ids.max().map_or(0, |last| last as usize + 1)
 }
 
 impl fmt::Debug for Tokenizer {

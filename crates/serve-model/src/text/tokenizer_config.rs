@@ -1,13 +1,16 @@
 //! What is used of `tokenizer_config.json`: the names of special tokens, and a chat template.
 //!
-//! The vocabulary itself is in `tokenizer.json`.
+//! The vocabulary itself is in `tokenizer.json`. Folders written before `added_tokens_decoder` was put into
+//! `tokenizer_config.json` may name their special tokens in `special_tokens_map.json`, too.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use thiserror::Error;
+
+use crate::plain_file::{self, CONFIG_BYTES_MAX};
 
 /// The parts of `tokenizer_config.json` that are used. The default is an empty file.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -71,32 +74,37 @@ pub enum ModelFileError {
 }
 
 const FILE: &str = "tokenizer_config.json";
+const MAP: &str = "special_tokens_map.json";
 
 impl TokenizerConfig {
-    /// Reads the file of a model's folder; a folder without one has the default.
+    /// Reads the files of a model's folder, each of which may be missing. As in transformers, the tokens of
+    /// `special_tokens_map.json` go first, and that file is not read where `tokenizer_config.json` has
+    /// `added_tokens_decoder`.
     ///
     /// # Errors
     ///
-    /// [`ModelFileError`], if the file is there and cannot be used.
+    /// [`ModelFileError`], if a file is there and cannot be used.
     pub fn from_dir(dir: &Path) -> Result<Self, ModelFileError> {
-        match read_optional(dir, FILE)? {
-            Some(json) => Self::from_json(&json),
-            None => Ok(Self::default()),
+        let own = read_optional(dir, FILE)?;
+        let map = read_optional(dir, MAP)?;
+        let fields = own.map_or_else(|| Ok(Map::new()), |json| object(FILE, &json))?;
+        let mut config = Self::of(&fields)?;
+        if let (None, Some(json)) = (fields.get("added_tokens_decoder"), map) {
+            config.special_tokens.extend(tokens(&object(MAP, &json)?));
         }
+        Ok(config)
     }
 
-    /// Reads the contents of the file.
+    /// Reads the contents of `tokenizer_config.json`.
     ///
     /// # Errors
     ///
     /// [`ModelFileError::Format`] and [`ModelFileError::Field`].
     pub fn from_json(json: &str) -> Result<Self, ModelFileError> {
-        let fields = object(FILE, json)?;
-        let special_tokens = fields
-            .iter()
-            .filter(|(name, _)| name.ends_with("_token"))
-            .filter_map(|(name, value)| Some((name.clone(), token_text(value)?.to_owned())))
-            .collect();
+        Self::of(&object(FILE, json)?)
+    }
+
+    fn of(fields: &Map<String, Value>) -> Result<Self, ModelFileError> {
         let chat_template = match fields.get("chat_template") {
             None | Some(Value::Null) => None,
             Some(value) => {
@@ -111,10 +119,16 @@ impl TokenizerConfig {
             }
         };
         Ok(Self {
-            special_tokens,
+            special_tokens: tokens(fields).collect(),
             chat_template,
         })
     }
+}
+
+/// The special tokens that a file names, by their role.
+fn tokens(fields: &Map<String, Value>) -> impl Iterator<Item = (String, String)> {
+    let roles = fields.iter().filter(|(name, _)| name.ends_with("_token"));
+    roles.filter_map(|(name, value)| Some((name.clone(), token_text(value)?.to_owned())))
 }
 
 /// A token is written as its text or as an object that holds it; anything else, as in
@@ -129,17 +143,14 @@ fn token_text(value: &Value) -> Option<&str> {
 
 pub(crate) fn read_optional(dir: &Path, file: &str) -> Result<Option<String>, ModelFileError> {
     let path = dir.join(file);
-    match std::fs::read_to_string(&path) {
+    match plain_file::read_text(&path, CONFIG_BYTES_MAX) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(source) => Err(ModelFileError::Read { path, source }),
     }
 }
 
-pub(crate) fn object(
-    file: &'static str,
-    json: &str,
-) -> Result<serde_json::Map<String, Value>, ModelFileError> {
+pub(crate) fn object(file: &'static str, json: &str) -> Result<Map<String, Value>, ModelFileError> {
     serde_json::from_str(json).map_err(|source| ModelFileError::Format { file, source })
 }
 

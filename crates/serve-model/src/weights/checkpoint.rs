@@ -14,15 +14,18 @@ use safetensors::Dtype;
 
 use super::error::WeightsError;
 use super::header::{self, Entry};
-use super::listing::list;
 use super::source::{StoredType, TensorSource};
+use super::tree::{DecoderWeights, Part, Role, Visitor};
 use crate::config::ModelConfig;
+use crate::plain_file;
 
 /// The tensors of safetensors files.
 #[derive(Debug)]
 pub struct Checkpoint {
     files: Vec<TensorFile>,
     tensors: BTreeMap<String, Entry>,
+    /// Which shard holds which tensor, where an index says so.
+    index: BTreeMap<String, String>,
 }
 
 #[derive(Debug)]
@@ -50,8 +53,10 @@ impl Checkpoint {
         let mut checkpoint = Self {
             files: Vec::new(),
             tensors: BTreeMap::new(),
+            index: BTreeMap::new(),
         };
-        if index.is_file() {
+        // One that is there and no plain file is named by whoever opens it.
+        if index.exists() {
             let map = header::read_index(&index)?;
             let mut shards: Vec<&String> = map.values().collect();
             shards.sort_unstable();
@@ -59,8 +64,8 @@ impl Checkpoint {
             for shard in shards {
                 checkpoint.add_file(folder.join(shard))?;
             }
-            checkpoint.check_index(&map)?;
-        } else if single.is_file() {
+            checkpoint.index = map;
+        } else if single.exists() {
             checkpoint.add_file(single)?;
         } else {
             return Err(WeightsError::NotFound {
@@ -83,6 +88,7 @@ impl Checkpoint {
                 data: FileData::Bytes(bytes),
             }],
             tensors: entries.into_iter().collect(),
+            index: BTreeMap::new(),
         })
     }
 
@@ -93,23 +99,13 @@ impl Checkpoint {
     ///
     /// [`WeightsError`], naming file and tensor.
     pub fn check(&self, config: &ModelConfig) -> Result<(), WeightsError> {
-        let expected = list(config);
-        for tensor in &expected {
-            let entry = self.entry(&tensor.name)?;
-            if entry.shape != tensor.shape {
-                return Err(self.shape_error(&tensor.name, entry, tensor.shape.clone()));
-            }
-            if dtype_name(entry.dtype).is_none() {
-                return Err(self.dtype_error(&tensor.name, entry));
-            }
-        }
-        let known: BTreeSet<&str> = expected.iter().map(|tensor| tensor.name.as_str()).collect();
-        // Old checkpoints store the rotary frequencies, and some a copy of a tied projection.
-        let harmless = |name: &str| {
-            name.ends_with("rotary_emb.inv_freq")
-                || (config.tie_word_embeddings && name == "lm_head.weight")
+        let mut check = Check {
+            checkpoint: self,
+            known: BTreeSet::new(),
         };
-        let unknown = |name: &str| !known.contains(name) && !harmless(name);
+        DecoderWeights::visit(config, &mut check)?;
+        let known = check.known;
+        let unknown = |name: &str| !known.contains(name) && !is_harmless(name, config);
         match self.tensors.iter().find(|(name, _)| unknown(name)) {
             Some((name, entry)) => Err(WeightsError::Unexpected {
                 file: self.file_of(entry),
@@ -129,8 +125,7 @@ impl Checkpoint {
             file: path.display().to_string(),
             source,
         };
-        let mut file = File::open(&path).map_err(io)?;
-        let length = file.metadata().map_err(io)?.len();
+        let (mut file, length) = plain_file::open(&path).map_err(io)?;
         for (tensor, entry) in header::parse(&name, self.files.len(), &mut file, length)? {
             if let Some(other) = self.tensors.insert(tensor.clone(), entry) {
                 return Err(WeightsError::Duplicate {
@@ -147,19 +142,6 @@ impl Checkpoint {
         Ok(())
     }
 
-    fn check_index(&self, map: &BTreeMap<String, String>) -> Result<(), WeightsError> {
-        for (tensor, shard) in map {
-            let found = self.tensors.get(tensor).map(|entry| self.file_of(entry));
-            if found.as_deref() != Some(shard.as_str()) {
-                return Err(WeightsError::NotInShard {
-                    tensor: tensor.clone(),
-                    shard: shard.clone(),
-                });
-            }
-        }
-        Ok(())
-    }
-
     fn entry(&self, tensor: &str) -> Result<&Entry, WeightsError> {
         self.tensors
             .get(tensor)
@@ -171,6 +153,62 @@ impl Checkpoint {
 
     fn file_of(&self, entry: &Entry) -> String {
         self.files[entry.file].name.clone()
+    }
+}
+
+/// Old checkpoints store the rotary frequencies, and some a copy of a tied projection.
+fn is_harmless(tensor: &str, config: &ModelConfig) -> bool {
+    tensor.ends_with("rotary_emb.inv_freq")
+        || (config.tie_word_embeddings && tensor == "lm_head.weight")
+}
+
+/// Compares every tensor of a model with the one in a checkpoint, and ends at the first that differs: a
+/// configuration may ask for millions.
+struct Check<'a> {
+    checkpoint: &'a Checkpoint,
+    known: BTreeSet<String>,
+}
+
+impl Check<'_> {
+    fn tensor(&mut self, name: &str, shape: Vec<usize>) -> Result<(), WeightsError> {
+        let checkpoint = self.checkpoint;
+        // Of a tensor that is not needed, an index may say what it likes.
+        if let Some(shard) = checkpoint.index.get(name) {
+            let found = checkpoint.tensors.get(name);
+            if found.is_none_or(|entry| checkpoint.file_of(entry) != *shard) {
+                return Err(WeightsError::NotInShard {
+                    tensor: name.to_owned(),
+                    shard: shard.clone(),
+                });
+            }
+        }
+        let entry = checkpoint.entry(name)?;
+        if entry.shape != shape {
+            return Err(checkpoint.shape_error(name, entry, shape));
+        }
+        if dtype_name(entry.dtype).is_none() {
+            return Err(checkpoint.dtype_error(name, entry));
+        }
+        self.known.insert(name.to_owned());
+        Ok(())
+    }
+}
+
+impl Visitor for Check<'_> {
+    type Matrix = ();
+    type Vector = ();
+    type Error = WeightsError;
+
+    fn matrix(&mut self, _: Role, parts: &[Part], columns: usize) -> Result<(), WeightsError> {
+        parts
+            .iter()
+            .try_for_each(|(name, rows)| self.tensor(name, vec![*rows, columns]))
+    }
+
+    fn vector(&mut self, parts: &[Part]) -> Result<(), WeightsError> {
+        parts
+            .iter()
+            .try_for_each(|(name, elements)| self.tensor(name, vec![*elements]))
     }
 }
 
@@ -194,14 +232,26 @@ impl Checkpoint {
             return Err(self.shape_error(tensor, entry, vec![first + out.len()]));
         }
         let begin = entry.start + begin;
+        // While they are in the cache of the core that has read them.
+        let take = |bytes: &[u8], out: &mut [T]| {
+            if !is_finite(entry.dtype, bytes) {
+                return Err(WeightsError::NotFinite {
+                    file: file.name.clone(),
+                    tensor: tensor.to_owned(),
+                });
+            }
+            convert(bytes, out);
+            Ok(())
+        };
         match &file.data {
             FileData::Bytes(bytes) => {
                 let bytes = &bytes[begin as usize..][..out.len() * size];
                 let chunks = out
                     .par_chunks_mut(CHUNK)
                     .zip(bytes.par_chunks(CHUNK * size));
-                chunks.for_each(|(out, bytes)| convert(bytes, out));
-                Ok(())
+                chunks
+                    .into_par_iter()
+                    .try_for_each(|(out, bytes)| take(bytes, out))
             }
             FileData::Path(path) => {
                 let chunks = out.par_chunks_mut(CHUNK).enumerate();
@@ -212,8 +262,7 @@ impl Checkpoint {
                         file: path.display().to_string(),
                         source,
                     })?;
-                    convert(buffer, out);
-                    Ok(())
+                    take(buffer, out)
                 })
             }
         }
@@ -261,7 +310,8 @@ impl TensorSource for Checkpoint {
             Dtype::BF16 => StoredType::Bf16,
             _ => return Err(self.dtype_error(tensor, entry)),
         };
-        match entry.bytes == (elements * stored.bytes()) as u64 {
+        // A vocabulary may be padded with rows that nobody reads.
+        match entry.bytes >= (elements * stored.bytes()) as u64 {
             true => Ok(stored),
             false => Err(self.shape_error(tensor, entry, vec![elements])),
         }
@@ -307,6 +357,25 @@ fn widen_function(dtype: Dtype) -> Option<Convert<f32>> {
             }
         }),
         _ => None,
+    }
+}
+
+/// Whether no element is infinite or not a number: such a one has all bits of its exponent set.
+fn is_finite(dtype: Dtype, bytes: &[u8]) -> bool {
+    let half = |exponent: u16| {
+        let halves = bytes.as_chunks().0.iter();
+        let found = |half: &[u8; 2]| u16::from_le_bytes(*half) & exponent == exponent;
+        // Without a way out before the end, so that the compiler takes many at once.
+        !halves.fold(false, |any, half| any | found(half))
+    };
+    match dtype {
+        Dtype::F16 => half(0x7c00),
+        Dtype::BF16 => half(0x7f80),
+        _ => {
+            let found = |word: &[u8; 4]| u32::from_le_bytes(*word) & 0x7f80_0000 == 0x7f80_0000;
+            let words = bytes.as_chunks().0.iter();
+            !words.fold(false, |any, word| any | found(word))
+        }
     }
 }
 

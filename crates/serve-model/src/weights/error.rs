@@ -102,6 +102,14 @@ pub enum WeightsError {
         /// Its type.
         found: String,
     },
+    /// A number that spoils every sum it is in.
+    #[error("{file}: tensor {tensor} holds a number that is infinite or not a number (NaN)")]
+    NotFinite {
+        /// The file.
+        file: String,
+        /// The tensor.
+        tensor: String,
+    },
     /// A tensor that a model of this kind does not have.
     #[error("{file}: tensor {tensor} is not part of a {architecture} of this configuration")]
     Unexpected {

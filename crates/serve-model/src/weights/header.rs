@@ -1,15 +1,17 @@
 //! The header of a safetensors file and the index of a sharded checkpoint.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io::Read;
 use std::path::Path;
 
 use safetensors::Dtype;
 use safetensors::tensor::TensorInfo;
-use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use super::error::WeightsError;
+use crate::plain_file::{self, VOCABULARY_BYTES_MAX};
 
 /// Where a tensor lies.
 #[derive(Clone, Debug)]
@@ -26,8 +28,11 @@ pub(super) struct Entry {
     pub(super) bytes: u64,
 }
 
-/// Reads a header: eight bytes of length, then JSON. Every tensor is checked to lie inside the file
-/// and to have as many bytes as its shape and type say.
+/// Bytes of a header at most, as in the format's own library. The largest checkpoints have a few million.
+pub(super) const HEADER_BYTES_MAX: u64 = 100_000_000;
+
+/// Reads a header: eight bytes of length, then JSON. Every tensor is checked to lie inside the file, to
+/// have as many bytes as its shape and type say, and to share none of them with another.
 pub(super) fn parse(
     name: &str,
     file: usize,
@@ -49,16 +54,19 @@ pub(super) fn parse(
             "its header should have {header_bytes} bytes and the file has {length}"
         )));
     }
+    if header_bytes > HEADER_BYTES_MAX {
+        return Err(bad(format!(
+            "its header should have {header_bytes} bytes; at most {HEADER_BYTES_MAX} are read"
+        )));
+    }
     let mut header = vec![0; header_bytes as usize];
     reader
         .read_exact(&mut header)
         .map_err(|error| bad(error.to_string()))?;
-    let header: Map<String, Value> =
+    let Header(tensors) =
         serde_json::from_slice(&header).map_err(|error| bad(error.to_string()))?;
-    let tensors = header.into_iter().filter(|(key, _)| key != "__metadata__");
-    let entry = |(tensor, value): (String, Value)| {
-        let info = TensorInfo::deserialize(value)
-            .map_err(|error| bad(format!("tensor {tensor}: {error}")))?;
+    drop(header);
+    let entry = |(tensor, info): (String, TensorInfo)| {
         let (start, end) = (info.data_offsets.0 as u64, info.data_offsets.1 as u64);
         let elements = info
             .shape
@@ -90,7 +98,63 @@ pub(super) fn parse(
         };
         Ok((tensor, entry))
     };
-    tensors.map(entry).collect()
+    let entries: Vec<(String, Entry)> = tensors.into_iter().map(entry).collect::<Result<_, _>>()?;
+    match overlap(&entries) {
+        Some((one, other)) => Err(bad(format!("tensors {one} and {other} overlap"))),
+        None => Ok(entries),
+    }
+}
+
+/// Two tensors that share bytes.
+fn overlap(entries: &[(String, Entry)]) -> Option<(&str, &str)> {
+    let mut filled: Vec<_> = entries
+        .iter()
+        .filter(|(_, entry)| entry.bytes > 0)
+        .collect();
+    filled.sort_unstable_by_key(|(_, entry)| entry.start);
+    let pairs = filled.windows(2);
+    pairs
+        .filter_map(|pair| pair.first().zip(pair.last()))
+        .find(|(one, other)| one.1.start + one.1.bytes > other.1.start)
+        .map(|(one, other)| (one.0.as_str(), other.0.as_str()))
+}
+
+/// The tensors of a header, each of which it names once.
+struct Header(BTreeMap<String, TensorInfo>);
+
+impl<'de> Deserialize<'de> for Header {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(Tensors).map(Self)
+    }
+}
+
+/// Takes tensors as they are read, so that a header is in memory only once.
+struct Tensors;
+
+impl<'de> Visitor<'de> for Tensors {
+    type Value = BTreeMap<String, TensorInfo>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object of tensors")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut tensors = BTreeMap::new();
+        while let Some(tensor) = map.next_key::<String>()? {
+            if tensor == "__metadata__" {
+                map.next_value::<IgnoredAny>()?;
+                continue;
+            }
+            let info: TensorInfo = map
+                .next_value()
+                .map_err(|error| A::Error::custom(format!("tensor {tensor}: {error}")))?;
+            if tensors.contains_key(&tensor) {
+                return Err(A::Error::custom(format!("tensor {tensor} is there twice")));
+            }
+            tensors.insert(tensor, info);
+        }
+        Ok(tensors)
+    }
 }
 
 /// Which shard holds which tensor. A shard is a plain file name, so that an index cannot point out
@@ -101,11 +165,12 @@ pub(super) fn read_index(path: &Path) -> Result<BTreeMap<String, String>, Weight
         weight_map: BTreeMap<String, String>,
     }
     let file = path.display().to_string();
-    let text = std::fs::read(path).map_err(|source| WeightsError::Io {
+    let text = plain_file::read_text(path, VOCABULARY_BYTES_MAX);
+    let text = text.map_err(|source| WeightsError::Io {
         file: file.clone(),
         source,
     })?;
-    let index: Index = serde_json::from_slice(&text).map_err(|error| WeightsError::Index {
+    let index: Index = serde_json::from_str(&text).map_err(|error| WeightsError::Index {
         file: file.clone(),
         reason: error.to_string(),
     })?;

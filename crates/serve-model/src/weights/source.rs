@@ -21,12 +21,11 @@ pub trait TensorSource: fmt::Debug + Sync {
     /// [`WeightsError`] as for [`TensorSource::fill`], and when the tensor is stored otherwise.
     fn fill_bits(&self, tensor: &str, first: usize, out: &mut [u16]) -> Result<(), WeightsError>;
 
-    /// How the elements of one tensor are stored, of which there are so many.
+    /// How the elements of one tensor are stored, of which there are at least so many.
     ///
     /// # Errors
     ///
-    /// [`WeightsError`] when the tensor is not there, has more or fewer elements or a type that cannot be
-    /// read.
+    /// [`WeightsError`] when the tensor is not there, has fewer elements or a type that cannot be read.
     fn stored(&self, tensor: &str, elements: usize) -> Result<StoredType, WeightsError>;
 
     /// How the elements of all tensors are stored: `bf16`, `f16`, `f32`, or `mixed`.

@@ -8,10 +8,10 @@ use serve_model::load::{LoadOptions, Source, load};
 use crate::fixtures::{folder, options};
 
 /// A copy of a fixture that a test may damage; removed at the end.
-struct Copy(PathBuf);
+pub(crate) struct Copy(pub(crate) PathBuf);
 
 impl Copy {
-    fn of(fixture: &str, test: &str) -> Self {
+    pub(crate) fn of(fixture: &str, test: &str) -> Self {
         let base = Path::new(env!("CARGO_TARGET_TMPDIR"));
         let copy = base.join(format!("damaged-{test}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&copy);
@@ -23,7 +23,7 @@ impl Copy {
         Self(copy)
     }
 
-    fn path(&self, file: &str) -> PathBuf {
+    pub(crate) fn path(&self, file: &str) -> PathBuf {
         self.0.join(file)
     }
 
@@ -133,6 +133,183 @@ fn a_header_that_is_no_header_is_refused() {
         &copy.error(),
         &["tensor model.embed_tokens.weight of shape [384, 63]"],
     );
+}
+
+/// A header of its own in place of the file's, and so many bytes after it.
+fn with_header(copy: &Copy, length: u64, header: &str, bytes: u64) {
+    let path = copy.path("model.safetensors");
+    fs::write(&path, [&length.to_le_bytes(), header.as_bytes()].concat()).unwrap();
+    let file = fs::File::options().write(true).open(&path).unwrap();
+    // Sparse: nothing is written.
+    file.set_len(8 + length + bytes).unwrap();
+}
+
+#[test]
+fn a_header_is_judged_by_its_length_before_it_is_read() {
+    let copy = Copy::of("tiny-qwen2", "long-header");
+    with_header(&copy, 20_000_000_000, "{", 0);
+    assert_has(
+        &copy.error(),
+        &["its header should have 20000000000 bytes; at most 100000000 are read"],
+    );
+}
+
+#[test]
+fn tensors_that_overlap_or_come_twice_are_refused() {
+    let tensor = |name: &str, start: u64| {
+        format!(
+            r#""{name}":{{"dtype":"F32","shape":[2],"data_offsets":[{start},{}]}}"#,
+            start + 8
+        )
+    };
+    let refusal = |test: &str, tensors: &[String]| {
+        let copy = Copy::of("tiny-qwen2", test);
+        let header = format!("{{{}}}", tensors.join(","));
+        with_header(&copy, header.len() as u64, &header, 64);
+        copy.error()
+    };
+    let apart = refusal("apart", &[tensor("a", 0), tensor("b", 16), tensor("c", 8)]);
+    assert_has(&apart, &["tensor model.embed_tokens.weight is missing"]);
+    for start in [4, 8, 12, 20, 24, 28] {
+        let tensors = [tensor("a", 8), tensor("b", 24), tensor("c", start)];
+        assert_has(&refusal("overlap", &tensors), &["tensors ", " overlap"]);
+    }
+    let twice = refusal("twice", &[tensor("a", 0), tensor("a", 8)]);
+    assert_has(&twice, &["tensor a is there twice"]);
+}
+
+#[test]
+fn a_size_that_no_file_has_ends_at_the_first_tensor() {
+    // The walk over two million layers would not end in any time.
+    for (key, from, names) in [
+        ("num_hidden_layers", 3, "tensor model.layers.3."),
+        (
+            "hidden_size",
+            64,
+            "tensor model.embed_tokens.weight has shape",
+        ),
+        (
+            "vocab_size",
+            384,
+            "tensor model.embed_tokens.weight has shape",
+        ),
+        ("intermediate_size", 128, "gate_proj.weight has shape"),
+    ] {
+        let copy = Copy::of("tiny-qwen2", key);
+        let to = format!("\"{key}\": 2097152");
+        copy.edit("config.json", &format!("\"{key}\": {from}"), &to);
+        assert_has(&copy.error(), &[names]);
+        copy.edit("config.json", &to, &format!("\"{key}\": 2097153"));
+        assert_has(&copy.error(), &[key, "from 1 to 2097152"]);
+    }
+}
+
+#[test]
+fn numbers_that_are_none_are_refused_with_their_tensor() {
+    for (fixture, number) in [
+        ("tiny-qwen2", &f32::NAN.to_le_bytes()[..]),
+        ("tiny-qwen2", &f32::NEG_INFINITY.to_le_bytes()),
+        ("tiny-qwen2-bf16", &[0xc0, 0x7f]),
+        ("tiny-qwen2-bf16", &[0x80, 0xff]),
+    ] {
+        let copy = Copy::of(fixture, "not-finite");
+        let path = copy.path("model.safetensors");
+        let mut bytes = fs::read(&path).unwrap();
+        let last = bytes.len() - number.len();
+        bytes[last..].copy_from_slice(number);
+        fs::write(&path, &bytes).unwrap();
+        assert_has(
+            &copy.error(),
+            &["model.safetensors: tensor ", "infinite or not a number"],
+        );
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn what_is_no_plain_file_is_refused_and_not_waited_for() {
+    for file in [
+        "config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "generation_config.json",
+        "special_tokens_map.json",
+        "chat_template.jinja",
+        "model.safetensors",
+        "model.safetensors.index.json",
+    ] {
+        let copy = Copy::of("tiny-qwen2", &format!("special-{file}"));
+        let _ = fs::remove_file(copy.path(file));
+        let made = std::process::Command::new("mkfifo")
+            .arg(copy.path(file))
+            .status();
+        assert!(made.unwrap().success());
+        assert_has(
+            &copy.error(),
+            &[file, "it is a pipe (FIFO); a file is needed"],
+        );
+        fs::remove_file(copy.path(file)).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", copy.path(file)).unwrap();
+        assert_has(&copy.error(), &[file, "it is a character device"]);
+        fs::remove_file(copy.path(file)).unwrap();
+        fs::create_dir(copy.path(file)).unwrap();
+        assert_has(&copy.error(), &[file, "it is a folder"]);
+    }
+}
+
+#[test]
+fn a_text_file_of_absurd_length_is_refused_before_it_is_read() {
+    for (file, max) in [
+        ("config.json", "16777216"),
+        ("tokenizer.json", "134217728"),
+        ("tokenizer_config.json", "16777216"),
+        ("generation_config.json", "16777216"),
+        ("chat_template.jinja", "16777216"),
+        ("model.safetensors.index.json", "134217728"),
+    ] {
+        let copy = Copy::of("tiny-qwen2", &format!("long-{file}"));
+        let made = fs::File::options();
+        let made = made
+            .clone()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(copy.path(file));
+        made.unwrap().set_len(1 << 40).unwrap();
+        let max = format!("it has 1099511627776 bytes; at most {max} are read");
+        assert_has(&copy.error(), &[file, &max]);
+    }
+}
+
+#[test]
+fn a_byte_order_mark_is_no_part_of_a_file() {
+    let copy = Copy::of("tiny-qwen2-untied-sharded", "mark");
+    for file in [
+        "config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "generation_config.json",
+        "model.safetensors.index.json",
+    ] {
+        let text = fs::read_to_string(copy.path(file)).unwrap();
+        fs::write(copy.path(file), format!("\u{feff}{text}")).unwrap();
+    }
+    let source = Source::Folder(copy.0.clone());
+    load(&source, &options(), &mut |_| ()).unwrap();
+}
+
+#[test]
+fn an_index_may_list_what_no_model_needs() {
+    let copy = Copy::of("tiny-qwen2-untied-sharded", "harmless");
+    let listed =
+        r#""model.layers.0.self_attn.rotary_emb.inv_freq": "model-00001-of-00003.safetensors","#;
+    copy.edit(
+        "model.safetensors.index.json",
+        "\"weight_map\": {",
+        &format!("\"weight_map\": {{{listed}"),
+    );
+    let source = Source::Folder(copy.0.clone());
+    load(&source, &options(), &mut |_| ()).unwrap();
 }
 
 #[test]

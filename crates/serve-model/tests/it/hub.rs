@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serve_model::hub::{HubError, HubOptions, Progress, fetch};
 
-use crate::stand_in_hub::{COMMIT, Fault, MODEL, StandInHub};
+use crate::stand_in_hub::{COMMIT, Fault, Lie, MODEL, StandInHub};
 
 const WEIGHTS: &[u8] = &[7; 300_000];
 const FILES: [(&str, &[u8]); 6] = [
@@ -134,8 +134,9 @@ fn all_shards_of_the_index_are_fetched() {
 fn a_cut_connection_is_resumed_where_it_broke() {
     let hub = StandInHub::serve(&FILES, None);
     let cache = CacheFolder::new();
-    hub.fail("/store/model.safetensors", Fault::CutAfter(1), 1);
     hub.fail("/store/model.safetensors", Fault::CutAfter(100_000), 1);
+    // The next attempt asks from the start, then for the rest.
+    hub.fail("/store/model.safetensors", Fault::CutAfter(0), 1);
     hub.fail("/store/model.safetensors", Fault::Status(503), 1);
     let folder = quietly(&cache.options(hub.endpoint())).unwrap();
     assert_weights(&folder);
@@ -158,8 +159,6 @@ fn a_later_run_goes_on_where_a_failed_one_stopped() {
         retries: 0,
         ..cache.options(hub.endpoint())
     };
-    // The first request asks for the size alone.
-    hub.fail("/store/model.safetensors", Fault::CutAfter(1), 1);
     hub.fail("/store/model.safetensors", Fault::CutAfter(200_000), 1);
     let error = quietly(&options).unwrap_err();
     assert!(matches!(error, HubError::Network { .. }), "{error}");
@@ -176,7 +175,6 @@ fn a_later_run_goes_on_where_a_failed_one_stopped() {
 fn an_answer_that_ends_early_without_an_error_is_noticed() {
     let hub = StandInHub::serve(&FILES, None);
     let cache = CacheFolder::new();
-    hub.fail("/store/model.safetensors", Fault::CutAfter(1), 1);
     hub.fail(
         "/store/model.safetensors",
         Fault::CutSilentlyAfter(100_000),
@@ -189,9 +187,8 @@ fn an_answer_that_ends_early_without_an_error_is_noticed() {
 fn a_whole_file_where_the_rest_was_asked_for_is_noticed() {
     let hub = StandInHub::serve(&FILES, None);
     let cache = CacheFolder::new();
-    hub.fail("/store/model.safetensors", Fault::CutAfter(1), 1);
     hub.fail("/store/model.safetensors", Fault::CutAfter(100_000), 1);
-    hub.fail("/store/model.safetensors", Fault::CutAfter(1), 1);
+    hub.fail("/store/model.safetensors", Fault::CutAfter(0), 1);
     hub.fail("/store/model.safetensors", Fault::IgnoreRange, 1);
     assert_weights(&quietly(&cache.options(hub.endpoint())).unwrap());
 }
@@ -203,7 +200,7 @@ fn a_part_that_does_not_fit_its_file_is_dropped() {
         let cache = CacheFolder::new();
         let blobs = cache.0.join("models--tiny-org--tiny.model-1/blobs");
         std::fs::create_dir_all(&blobs).unwrap();
-        let part = blobs.join("etag-of-model-safetensors.part");
+        let part = blobs.join("etag-of-model-safetensors.incomplete");
         std::fs::write(part, vec![1; left_over]).unwrap();
         assert_weights(&quietly(&cache.options(hub.endpoint())).unwrap());
     }
@@ -229,7 +226,7 @@ fn a_hub_that_keeps_failing_is_given_up() {
     hub.fail("/resolve/", Fault::Status(503), 4);
     let error = quietly(&cache.options(hub.endpoint())).unwrap_err();
     let expected = format!(
-        "{} failed on config.json of {MODEL} (attempts: 4): request error: http status: 503",
+        "{} failed on config.json of {MODEL} (attempts: 4): HTTP 503",
         hub.endpoint()
     );
     assert_eq!(error.to_string(), expected);
@@ -363,6 +360,206 @@ fn a_cache_that_cannot_be_written_is_named() {
     let message = error.to_string();
     let expected = format!("cannot write to the model cache {}: ", cache.0.display());
     assert!(message.starts_with(&expected), "{message}");
+}
+
+/// The options of a user with a token and little time.
+fn with_token(cache: &CacheFolder, hub: &StandInHub) -> HubOptions {
+    HubOptions {
+        token: Some("hf_right".to_owned()),
+        retries: 1,
+        patience: Duration::from_millis(200),
+        ..cache.options(hub.endpoint())
+    }
+}
+
+/// Every file below a folder.
+fn files_below(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return Vec::new();
+    };
+    let paths = entries.map(|entry| entry.unwrap().path());
+    let below = |path: PathBuf| match path.is_dir() {
+        true => files_below(&path),
+        false => vec![path],
+    };
+    paths.flat_map(below).collect()
+}
+
+#[test]
+fn names_from_the_hub_cannot_lead_out_of_the_cache() {
+    let long = "a".repeat(300);
+    for etag in [
+        "../../../../pwn",
+        "/tmp/pwn",
+        "..",
+        ".hidden",
+        "a/b",
+        "a b",
+        "",
+        &long,
+    ] {
+        let hub = StandInHub::serve(&FILES, None);
+        let outer = CacheFolder::new();
+        let cache = CacheFolder(outer.0.join("a/b/c/d"));
+        hub.lie(Lie::Etag(etag.to_owned()));
+        let error = quietly(&cache.options(hub.endpoint())).unwrap_err();
+        assert!(error.to_string().contains("ETag"), "{etag}: {error}");
+        let written = files_below(&outer.0);
+        assert!(written.is_empty(), "{etag}: {written:?}");
+    }
+    for commit in ["../../pwn", "/tmp/pwn", "..", "", "a/b"] {
+        let hub = StandInHub::serve(&FILES, None);
+        let outer = CacheFolder::new();
+        let cache = CacheFolder(outer.0.join("a/b/c/d"));
+        hub.lie(Lie::Commit(commit.to_owned()));
+        let error = quietly(&cache.options(hub.endpoint())).unwrap_err();
+        assert!(error.to_string().contains("it names no commit"), "{error}");
+        assert!(files_below(&outer.0).is_empty());
+    }
+}
+
+#[test]
+fn a_note_of_the_cache_cannot_lead_out_of_it() {
+    let hub = StandInHub::serve(&FILES, None);
+    let cache = CacheFolder::new();
+    let options = cache.options(hub.endpoint());
+    quietly(&options).unwrap();
+    let note = cache.0.join("models--tiny-org--tiny.model-1/refs/main");
+    assert_eq!(std::fs::read_to_string(&note).unwrap(), COMMIT);
+    std::fs::write(&note, format!("../snapshots/{COMMIT}")).unwrap();
+    let offline = HubOptions {
+        offline: true,
+        ..options
+    };
+    let error = quietly(&offline).unwrap_err();
+    assert!(matches!(error, HubError::Offline { .. }), "{error}");
+}
+
+#[test]
+fn the_token_goes_to_the_hub_alone() {
+    let store = StandInHub::serve(&FILES, None);
+    let hub = StandInHub::serve(&FILES, Some("hf_right"));
+    let cache = CacheFolder::new();
+    hub.lie(Lie::Store(store.endpoint()));
+    assert_weights(&quietly(&with_token(&cache, &hub)).unwrap());
+    assert!(
+        hub.requests()
+            .iter()
+            .all(|request| request.authorization.is_some())
+    );
+    let asked = store.requests();
+    assert!(!asked.is_empty());
+    assert!(asked.iter().all(|request| request.authorization.is_none()));
+}
+
+#[test]
+fn a_model_that_was_given_another_name_is_found() {
+    let hub = StandInHub::serve(&FILES, Some("hf_right"));
+    let cache = CacheFolder::new();
+    hub.lie(Lie::Moved);
+    assert_weights(&quietly(&with_token(&cache, &hub)).unwrap());
+}
+
+#[test]
+fn a_redirect_without_an_end_or_into_nowhere_is_given_up() {
+    for (store, says) in [
+        ("loop", "it redirects without end"),
+        ("ftp://127.0.0.1", "it redirects to where it is not https"),
+        ("not an address", "an address that is none"),
+    ] {
+        let hub = StandInHub::serve(&FILES, None);
+        let cache = CacheFolder::new();
+        hub.lie(Lie::Store(store.to_owned()));
+        let error = quietly(&cache.options(hub.endpoint())).unwrap_err();
+        assert!(error.to_string().contains(says), "{store}: {error}");
+    }
+}
+
+#[test]
+fn what_is_not_what_the_hub_says_is_thrown_away() {
+    // By the list of files, and by the hub's ETag.
+    for in_list in [true, false] {
+        let hub = StandInHub::serve(&FILES, None);
+        let cache = CacheFolder::new();
+        hub.lie(Lie::Hashes { in_list });
+        let options = cache.options(hub.endpoint());
+        assert_weights(&quietly(&options).unwrap());
+
+        let cache = CacheFolder::new();
+        let options = HubOptions {
+            retries: 1,
+            ..cache.options(hub.endpoint())
+        };
+        hub.fail("/store/model.safetensors", Fault::Flip(200_000), 1);
+        // The second attempt brings the right ones.
+        assert_weights(&quietly(&options).unwrap());
+        let cache = CacheFolder::new();
+        let options = HubOptions {
+            retries: 1,
+            ..cache.options(hub.endpoint())
+        };
+        hub.fail("/store/model.safetensors", Fault::Flip(200_000), 2);
+        let message = quietly(&options).unwrap_err().to_string();
+        assert!(message.contains("SHA-256"), "{message}");
+        let kept = files_below(&cache.0);
+        let large = |path: &&PathBuf| std::fs::metadata(path).unwrap().len() > 1_000;
+        assert_eq!(kept.iter().find(large), None);
+    }
+}
+
+#[test]
+fn a_part_of_something_else_does_not_become_a_part_of_the_file() {
+    let hub = StandInHub::serve(&FILES, None);
+    let cache = CacheFolder::new();
+    hub.lie(Lie::Hashes { in_list: true });
+    let blobs = cache.0.join("models--tiny-org--tiny.model-1/blobs");
+    std::fs::create_dir_all(&blobs).unwrap();
+    let part = blobs.join("etag-of-model-safetensors.incomplete");
+    std::fs::write(&part, vec![1; 1_000]).unwrap();
+    assert_weights(&quietly(&cache.options(hub.endpoint())).unwrap());
+    assert!(!part.exists());
+}
+
+#[test]
+fn a_hub_that_is_silent_or_never_ends_is_given_up() {
+    // Silent before its answer, in the middle of it, and so slow that it would never end.
+    for (part, fault) in [
+        ("/api/", Fault::SilentAfter(0)),
+        ("/store/model.safetensors", Fault::SilentAfter(0)),
+        ("/store/model.safetensors", Fault::SilentAfter(1_000)),
+        ("/store/model.safetensors", Fault::Trickle),
+    ] {
+        let hub = StandInHub::serve(&FILES, None);
+        let cache = CacheFolder::new();
+        hub.fail(part, fault, 4);
+        let error = quietly(&with_token(&cache, &hub)).unwrap_err();
+        assert!(
+            matches!(error, HubError::Network { .. }),
+            "{fault:?}: {error}"
+        );
+    }
+}
+
+#[test]
+fn more_than_was_promised_is_not_taken() {
+    let hub = StandInHub::serve(&FILES, None);
+    let cache = CacheFolder::new();
+    hub.lie(Lie::Size(1_000));
+    let message = quietly(&cache.options(hub.endpoint()))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        message.contains("it has 300000 bytes and the list of files says 1000"),
+        "{message}"
+    );
+    hub.lie(Lie::EndlessList);
+    let message = quietly(&cache.options(hub.endpoint()))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        message.contains("it has more than 16777216 bytes"),
+        "{message}"
+    );
 }
 
 #[test]

@@ -7,8 +7,10 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use serde_json::json;
+use sha2::{Digest, Sha256};
 
 /// The one model of the hub and its commit.
 pub(crate) const MODEL: &str = "tiny-org/tiny.model-1";
@@ -25,6 +27,31 @@ pub(crate) enum Fault {
     CutSilentlyAfter(usize),
     /// Send the whole file whatever part of it was asked for.
     IgnoreRange,
+    /// Change the byte of this number.
+    Flip(usize),
+    /// Say nothing more after so many bytes of the body, until the client leaves.
+    SilentAfter(usize),
+    /// Send a few bytes at a time, until the client leaves.
+    Trickle,
+}
+
+/// What the hub says that is not so, from now on.
+#[derive(Clone, Debug)]
+pub(crate) enum Lie {
+    /// This ETag for every file.
+    Etag(String),
+    /// This commit.
+    Commit(String),
+    /// Weights are at another address; `loop` is where they were asked for.
+    Store(String),
+    /// No lie: the hash of the weights, in the list of files or as their ETag.
+    Hashes { in_list: bool },
+    /// The weights have so many bytes.
+    Size(usize),
+    /// The list of files does not end.
+    EndlessList,
+    /// No lie: the model has another name by now.
+    Moved,
 }
 
 /// A running hub. Dropping it stops it.
@@ -41,6 +68,7 @@ struct Shared {
     requests: Mutex<Vec<Request>>,
     /// Faults to come, each for one request whose path contains the text.
     faults: Mutex<Vec<(&'static str, Fault)>>,
+    lie: Mutex<Option<Lie>>,
 }
 
 /// A request as it came.
@@ -48,7 +76,7 @@ struct Shared {
 pub(crate) struct Request {
     pub(crate) path: String,
     pub(crate) range: Option<String>,
-    authorization: Option<String>,
+    pub(crate) authorization: Option<String>,
 }
 
 impl StandInHub {
@@ -64,6 +92,7 @@ impl StandInHub {
             stop: AtomicBool::new(false),
             requests: Mutex::default(),
             faults: Mutex::default(),
+            lie: Mutex::default(),
         });
         let server = Arc::clone(&shared);
         let thread = std::thread::spawn(move || {
@@ -89,6 +118,10 @@ impl StandInHub {
     pub(crate) fn fail(&self, part: &'static str, fault: Fault, times: usize) {
         let faults = std::iter::repeat_n((part, fault), times);
         self.shared.faults.lock().unwrap().extend(faults);
+    }
+
+    pub(crate) fn lie(&self, lie: Lie) {
+        *self.shared.lie.lock().unwrap() = Some(lie);
     }
 
     pub(crate) fn requests(&self) -> MutexGuard<'_, Vec<Request>> {
@@ -145,14 +178,21 @@ impl Shared {
         request: &Request,
         fault: Option<Fault>,
     ) -> std::io::Result<()> {
+        let lie = self.lie.lock().unwrap().clone();
         let path = request.path.as_str();
         let described = format!("/api/models/{MODEL}/revision/main?blobs=true");
         if path == described {
-            let entry =
-                |(name, bytes): &(String, Vec<u8>)| json!({"rfilename": name, "size": bytes.len()});
-            let siblings: Vec<_> = self.files.iter().map(entry).collect();
-            let body = json!({"sha": COMMIT, "siblings": siblings}).to_string();
-            return respond(stream, 200, &[], body.as_bytes());
+            if let Some(Fault::SilentAfter(_)) = fault {
+                return silence(stream);
+            }
+            if let Some(Lie::Moved) = lie {
+                let location = [("Location", "/moved".to_owned())];
+                return respond(stream, 307, &location, b"");
+            }
+            return self.describe(stream, lie.as_ref());
+        }
+        if path == "/moved" {
+            return self.describe(stream, None);
         }
         let resolved = path.strip_prefix(&format!("/{MODEL}/resolve/{COMMIT}/"));
         let stored = path.strip_prefix("/store/");
@@ -162,16 +202,64 @@ impl Shared {
         let Some(bytes) = self.file(name) else {
             return respond(stream, 404, &[], b"");
         };
-        let etag = format!("etag-of-{name}").replace('.', "-");
+        let etag = match &lie {
+            Some(Lie::Etag(etag)) => etag.clone(),
+            Some(Lie::Hashes { in_list: false }) => sha256(bytes),
+            _ => format!("etag-of-{name}").replace('.', "-"),
+        };
         let mut headers = vec![("X-Repo-Commit", COMMIT.to_owned())];
         if resolved.is_some() && name.ends_with(".safetensors") {
             headers.push(("X-Linked-Etag", format!("\"{etag}\"")));
-            headers.push(("Location", format!("{}/store/{name}", self.endpoint)));
+            let location = match &lie {
+                Some(Lie::Store(store)) if store == "loop" => path.to_owned(),
+                Some(Lie::Store(store)) => format!("{store}/store/{name}"),
+                _ => format!("{}/store/{name}", self.endpoint),
+            };
+            headers.push(("Location", location));
             return respond(stream, 302, &headers, b"");
         }
         headers.push(("ETag", format!("\"{etag}\"")));
         send_file(stream, request, headers, bytes, fault)
     }
+
+    fn describe(&self, stream: &mut TcpStream, lie: Option<&Lie>) -> std::io::Result<()> {
+        let entry = |(name, bytes): &(String, Vec<u8>)| {
+            let mut entry = json!({"rfilename": name, "size": bytes.len()});
+            match lie {
+                Some(Lie::Hashes { in_list: true }) if name.ends_with(".safetensors") => {
+                    entry["lfs"] = json!({"sha256": sha256(bytes), "size": bytes.len()});
+                }
+                Some(Lie::Size(size)) if name.ends_with(".safetensors") => {
+                    entry["size"] = json!(size);
+                }
+                _ => {}
+            }
+            entry
+        };
+        let siblings: Vec<_> = self.files.iter().map(entry).collect();
+        let commit = match lie {
+            Some(Lie::Commit(commit)) => commit,
+            _ => COMMIT,
+        };
+        let body = json!({"sha": commit, "siblings": siblings}).to_string();
+        if let Some(Lie::EndlessList) = lie {
+            head(stream, 200, &[], None)?;
+            loop {
+                stream.write_all(&[b' '; 1 << 16])?;
+            }
+        }
+        respond(stream, 200, &[], body.as_bytes())
+    }
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    let hash = Sha256::digest(bytes);
+    hash.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Waits until the client has left.
+fn silence(stream: &mut TcpStream) -> std::io::Result<()> {
+    std::io::copy(stream, &mut std::io::sink()).map(drop)
 }
 
 fn send_file(
@@ -209,6 +297,25 @@ fn send_file(
         Some(Fault::CutSilentlyAfter(sent)) => {
             head(stream, 206, &headers, None)?;
             stream.write_all(&body[..sent])
+        }
+        Some(Fault::Flip(index)) => {
+            let mut body = body.to_vec();
+            body[index - start] ^= 1;
+            respond(stream, 206, &headers, &body)
+        }
+        Some(Fault::SilentAfter(0)) => silence(stream),
+        Some(Fault::SilentAfter(sent)) => {
+            head(stream, 206, &headers, Some(body.len()))?;
+            stream.write_all(&body[..sent])?;
+            silence(stream)
+        }
+        Some(Fault::Trickle) => {
+            head(stream, 206, &headers, Some(body.len()))?;
+            for bytes in body.chunks(10) {
+                stream.write_all(bytes)?;
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Ok(())
         }
         _ => respond(stream, 206, &headers, body),
     }

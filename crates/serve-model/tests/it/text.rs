@@ -51,6 +51,123 @@ fn the_bytes_of_tokens_together_are_those_of_the_text() {
     assert_eq!(tokenizer.bytes(byte), [0xe2]);
 }
 
+/// What follows a prompt: each part of the text of both that the prompt alone does not have.
+fn continued(tokenizer: &Tokenizer, prompt: &[TokenId], answer: &[TokenId]) -> String {
+    let mut detokenizer = Detokenizer::after(tokenizer, true, prompt);
+    let mut text: String = answer
+        .iter()
+        .filter_map(|&id| detokenizer.push(id))
+        .collect();
+    text.extend(detokenizer.finish());
+    text
+}
+
+/// The words of [`of_kind`], one of each kind that a decoder treats differently.
+const WORDS: [&str; 14] = [
+    "<s>", "▁It", "▁was", "▁", "▁▁", "a", "s", "<0xC3>", "<0xA9>", "<0xFF>", "Ġthe", "Ã", "©",
+    "</s>",
+];
+
+/// A tokenizer of a few words with some decoder.
+fn of_kind(decoder: &str) -> Tokenizer {
+    let entries: Vec<String> = WORDS
+        .iter()
+        .enumerate()
+        .map(|(id, word)| format!("\"{word}\": {id}"))
+        .collect();
+    let special = |id: usize| {
+        format!(
+            r#"{{"id": {id}, "content": "{}", "single_word": false, "lstrip": false, "rstrip": false,
+                "normalized": false, "special": true}}"#,
+            WORDS[id]
+        )
+    };
+    let json = format!(
+        r#"{{"version": "1.0", "truncation": null, "padding": null, "added_tokens": [{}, {}],
+            "normalizer": null, "pre_tokenizer": null, "post_processor": null, "decoder": {decoder},
+            "model": {{"type": "WordLevel", "unk_token": "a", "vocab": {{{}}}}}}}"#,
+        special(0),
+        special(13),
+        entries.join(", ")
+    );
+    Tokenizer::from_bytes(json.as_bytes()).unwrap()
+}
+
+const LLAMA: &str = r#"{"type": "Sequence", "decoders": [
+    {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"},
+    {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]}"#;
+
+/// Every kind of decoder that a tokenizer may have.
+const KINDS: [&str; 8] = [
+    LLAMA,
+    r#"{"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"},
+        {"type": "Strip", "content": " ", "start": 3, "stop": 0}]}"#,
+    r#"{"type": "Sequence", "decoders": [{"type": "ByteFallback"},
+        {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": true}]}"#,
+    r#"{"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": true}"#,
+    r#"{"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": false}"#,
+    r#"{"type": "Metaspace", "replacement": "▁", "prepend_scheme": "never", "split": true}"#,
+    r#"{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false}"#,
+    "null",
+];
+
+#[test]
+fn an_answer_has_the_space_that_a_texts_own_beginning_loses() {
+    for (decoder, expected) in [
+        (LLAMA, " was a"),
+        (KINDS[3], " was a"),
+        (KINDS[7], " ▁was ▁ a"),
+    ] {
+        let tokenizer = of_kind(decoder);
+        let ids = |words: &[&str]| -> Vec<TokenId> {
+            words
+                .iter()
+                .map(|word| tokenizer.token_id(word).unwrap())
+                .collect()
+        };
+        let answer = ids(&["▁was", "▁", "a"]);
+        assert_eq!(
+            continued(&tokenizer, &ids(&["<s>", "▁It"]), &answer),
+            expected
+        );
+        // Nothing that anybody sees comes before it.
+        let alone = continued(&tokenizer, &ids(&["<s>"]), &answer);
+        assert_eq!(alone, expected[1..]);
+    }
+    // A prompt may end within a character.
+    let tokenizer = of_kind(LLAMA);
+    let id = |word| tokenizer.token_id(word).unwrap();
+    let (first, second) = (id("<0xC3>"), id("<0xA9>"));
+    assert_eq!(
+        continued(&tokenizer, &[first], &[second, id("▁was")]),
+        "é was"
+    );
+    let tokenizer = of_kind(KINDS[6]);
+    assert_eq!(
+        continued(&tokenizer, &[id("a"), id("Ã")], &[id("©"), id("a")]),
+        "éa"
+    );
+}
+
+proptest! {
+    #[test]
+    fn an_answers_text_is_what_the_prompts_text_lacks(
+        ids in prop::collection::vec(0..WORDS.len() as u32, 0..40),
+        cut in 0_usize..40,
+        kind in 0..KINDS.len(),
+    ) {
+        let tokenizer = of_kind(KINDS[kind]);
+        let ids: Vec<TokenId> = ids.into_iter().map(TokenId::new).collect();
+        let (prompt, answer) = ids.split_at(cut.min(ids.len()));
+        let decode = |ids: &[TokenId]| tokenizer.decode(ids, true).unwrap();
+        let (before, whole) = (decode(prompt), decode(&ids));
+        // Not so where the border is within a character, or in a run of bytes that is spoilt behind it.
+        if let (false, Some(rest)) = (before.ends_with('\u{fffd}'), whole.strip_prefix(&before)) {
+            prop_assert_eq!(continued(&tokenizer, prompt, answer), rest);
+        }
+    }
+}
+
 #[test]
 fn a_character_of_several_tokens_waits_for_its_last_byte() {
     let smollm2 = tokenizer("smollm2");
@@ -94,6 +211,31 @@ fn only_a_plain_text_gets_the_tokens_of_the_post_processor() {
     assert_eq!(with_bos[1..], tokens);
     let chinese = spelled(tokenizer.encode("雨").unwrap());
     assert_eq!(chinese, ["▁", "<0xE9>", "<0x9B>", "<0xA8>"]);
+}
+
+/// A pattern belongs to the model, too, and can ask for any time. Each match has a bound of its own.
+#[test]
+fn a_pattern_that_would_not_end_is_an_error() {
+    for (pattern, text) in [
+        ("(a+)+$", format!("{}b", "a".repeat(40))),
+        ("(a|a)*c", format!("{}bc", "a".repeat(60))),
+        ("a*a*a*a*a*a*a*a*c", format!("{}bc", "a".repeat(2_000))),
+    ] {
+        let json = format!(
+            r#"{{"version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+                "post_processor": null, "decoder": null, "model": {{"type": "WordLevel", "unk_token": "a",
+                "vocab": {{"a": 0}}}}, "pre_tokenizer": {{"type": "Split", "pattern": {{"Regex": "{pattern}"}},
+                "behavior": "Isolated", "invert": false}}}}"#
+        );
+        let tokenizer = Tokenizer::from_bytes(json.as_bytes()).unwrap();
+        assert!(tokenizer.encode("b").is_ok());
+        let error = tokenizer.encode(&text).unwrap_err().to_string();
+        assert!(
+            error.contains("retry-limit-in-match over"),
+            "{pattern}: {error}"
+        );
+        assert!(tokenizer.encode("b").is_ok());
+    }
 }
 
 #[test]

@@ -93,6 +93,44 @@ fn a_template_file_goes_before_the_tokenizer_config() {
 }
 
 #[test]
+fn an_older_folder_names_its_special_tokens_in_a_map() {
+    let template = r#""chat_template": "{{ bos_token }}{{ eos_token }}{{ pad_token }}""#;
+    let map = (
+        "special_tokens_map.json",
+        r#"{"bos_token": "B", "eos_token": {"content": "E", "lstrip": false}, "additional_special_tokens": ["x"]}"#,
+    );
+    // With what tokenizer_config.json says beside the template.
+    for (own, expected) in [
+        ("", "BE"),
+        (r#""bos_token": null, "pad_token": "P","#, "BEP"),
+        // As in transformers, which then reads the map last.
+        (r#""eos_token": "other","#, "BE"),
+        // A folder of today, whose map is not read.
+        (
+            r#""eos_token": "other", "added_tokens_decoder": {},"#,
+            "other",
+        ),
+    ] {
+        let config = format!("{{{own} {template}}}");
+        let files = [("tokenizer_config.json", config.as_str()), map];
+        let folder = Folder::with("special-map", &files);
+        let template = ChatTemplate::from_dir(&folder.0).unwrap().unwrap();
+        assert_eq!(shown(&template, None), expected, "{own}");
+    }
+    let folder = Folder::with("map-alone", &[map]);
+    let config = TokenizerConfig::from_dir(&folder.0).unwrap();
+    assert_eq!(config.special_tokens["eos_token"], "E");
+    let folder = Folder::with("bad-map", &[("special_tokens_map.json", "[")]);
+    let error = TokenizerConfig::from_dir(&folder.0)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.starts_with("special_tokens_map.json is not valid"),
+        "{error}"
+    );
+}
+
+#[test]
 fn tools_choose_among_named_templates() {
     let config = |json: &str| TokenizerConfig::from_json(json).unwrap();
     let both = config(

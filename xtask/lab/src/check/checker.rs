@@ -9,7 +9,7 @@ use serve_core::{Request, RequestId, Time, TokenId};
 use serve_model::decode::DecoderBackend;
 use serve_model::load::Model;
 use serve_model::measure::{Tolerance, spread};
-use serve_model::text::{ChatInputs, ChatTemplate, Tokenizer};
+use serve_model::text::{ChatInputs, ChatTemplate, TemplateError, Tokenizer};
 
 use super::golden::Case;
 
@@ -19,7 +19,7 @@ const MARGIN_MIN: f32 = 0.05;
 pub(crate) struct Checker {
     driver: Driver<DecoderBackend>,
     tokenizer: Arc<Tokenizer>,
-    template: Option<ChatTemplate>,
+    template: Option<Result<ChatTemplate, TemplateError>>,
     tolerance: Tolerance,
 }
 
@@ -61,6 +61,7 @@ impl Checker {
     ) -> Result<(), Box<dyn Error>> {
         let template = self.template.as_ref();
         let template = template.ok_or("the model has no chat template")?;
+        let template = template.as_ref().map_err(TemplateError::to_string)?;
         let rendered = template.render(&ChatInputs {
             messages,
             tools: None,

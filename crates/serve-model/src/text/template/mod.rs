@@ -374,7 +374,16 @@ mod tests {
             messages: &messages,
             ..ChatInputs::default()
         };
-        template.render(&inputs).map_err(|error| error.to_string())
+        // Half of the stack is enough.
+        let rendered = stacker::grow(STACK_BYTES / 2, || template.render_here(&inputs));
+        assert_eq!(
+            rendered.as_ref().map_err(ToString::to_string),
+            template
+                .render(&inputs)
+                .as_ref()
+                .map_err(ToString::to_string)
+        );
+        rendered.map_err(|error| error.to_string())
     }
 
     /// A template is a program of somebody else's. On a small stack, as a server's threads have.

@@ -13,7 +13,7 @@ use serve_model::config::{Shape, UnknownShape};
 use serve_model::cpu::CpuOptions;
 use serve_model::hub::{self, HubOptions};
 use serve_model::load::{EMBEDDED, LoadOptions, Model, Progress, Source, load};
-use serve_model::text::{ChatInputs, ChatTemplate, Detokenizer, Tokenizer};
+use serve_model::text::{ChatInputs, ChatTemplate, Detokenizer, TemplateError, Tokenizer};
 use serve_sched::settings::{CONTEXT, KV_TOKENS, MAX_BATCH, STEP_TOKENS};
 
 use super::progress::{Meter, mib};
@@ -52,12 +52,16 @@ pub(crate) fn assemble(
         chat_template,
         generation,
         info,
+        warnings,
     } = load(&source, &options, &mut |progress| match progress {
         Progress::Weights { bytes, bytes_total } => meter.show("weights", bytes, bytes_total),
         Progress::Cache { .. } => meter.finish(),
         Progress::Warm { steps, steps_total } => meter.count("steps warmed", steps, steps_total),
     })?;
     drop(meter);
+    for warning in &warnings {
+        console.line(warning);
+    }
     for ignored in &generation.ignored {
         console.line(&format!(
             "generation_config.json: {ignored} is not supported and ignored"
@@ -69,8 +73,8 @@ pub(crate) fn assemble(
             Example::Continue("It is a truth universally acknowledged, that a young man")
         }
         (Source::Random(_), _) => Example::Continue("Once upon a time"),
-        (_, Some(_)) => Example::Say("Why is the sky blue?"),
-        (_, None) => Example::Continue("Once upon a time"),
+        (_, Some(Ok(_))) => Example::Say("Why is the sky blue?"),
+        (_, None | Some(Err(_))) => Example::Continue("Once upon a time"),
     };
     let mut description = Description {
         limits: backend.limits(),
@@ -224,7 +228,7 @@ fn named(source: &Source, asked: Option<&str>, own: &str) -> String {
 /// A model's tokenizer and template as the edge wants them.
 struct ModelText {
     tokenizer: Arc<Tokenizer>,
-    chat_template: Option<ChatTemplate>,
+    chat_template: Option<Result<ChatTemplate, TemplateError>>,
     stop_tokens: Arc<[TokenId]>,
     sampling: Sampling,
 }
@@ -249,7 +253,11 @@ impl Text for ModelText {
         messages: &[Message],
         variables: &Map<String, Value>,
     ) -> Result<Vec<TokenId>, TextError> {
+        let refused = |error: &TemplateError| TextError::Template {
+            cause: error.to_string(),
+        };
         let template = self.chat_template.as_ref().ok_or(TextError::NoTemplate)?;
+        let template = template.as_ref().map_err(refused)?;
         let as_json = |message: &Message| match &message.name {
             None => json!({"role": message.role.name(), "content": message.content}),
             Some(name) => {
@@ -265,11 +273,7 @@ impl Text for ModelText {
             add_generation_prompt: true,
             now_unix_s: since.map_or(0, |since| since.as_secs().cast_signed()),
         };
-        let prompt = template
-            .render(&inputs)
-            .map_err(|error| TextError::Template {
-                cause: error.to_string(),
-            })?;
+        let prompt = template.render(&inputs).map_err(|error| refused(&error))?;
         Self::tokens(self.tokenizer.encode(&prompt))
     }
 
@@ -277,10 +281,11 @@ impl Text for ModelText {
         self.tokenizer.text_bytes_max(tokens)
     }
 
-    fn detokenizer(&self) -> Box<dyn Detokenize> {
-        Box::new(ModelDetokenizer(Some(Detokenizer::new(
+    fn detokenizer(&self, prompt: &[TokenId]) -> Box<dyn Detokenize> {
+        Box::new(ModelDetokenizer(Some(Detokenizer::after(
             &self.tokenizer,
             true,
+            prompt,
         ))))
     }
 
@@ -289,7 +294,7 @@ impl Text for ModelText {
     }
 
     fn vocabulary(&self) -> u32 {
-        u32::try_from(self.tokenizer.vocab_size()).unwrap_or(u32::MAX)
+        u32::try_from(self.tokenizer.ids_end()).unwrap_or(u32::MAX)
     }
 
     fn markup(&self, spelling: &str) -> Option<TokenId> {
