@@ -421,9 +421,15 @@ impl IntoResponse for Problem {
                 .headers_mut()
                 .insert(header::WWW_AUTHENTICATE, bearer);
         }
+        // Where the next request begins is not what a proxy in between may think, or not worth waiting for.
         if matches!(
             self,
-            Self::SlowBody { .. } | Self::TooManyConnections { .. }
+            Self::SlowBody { .. }
+                | Self::TooManyConnections { .. }
+                | Self::Header { .. }
+                | Self::TransferCoding
+                | Self::ContentCoding
+                | Self::Expectation
         ) {
             let close = HeaderValue::from_static("close");
             response.headers_mut().insert(header::CONNECTION, close);

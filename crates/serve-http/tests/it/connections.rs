@@ -368,12 +368,24 @@ async fn what_is_no_proper_request_is_answered_by_the_error_object() {
             "415",
             "unsupported_content_encoding",
         ),
+        (
+            "POST /v1/completions HTTP/1.1\r\nhost: a\r\ntransfer-encoding: gzip, chunked\r\n",
+            "501",
+            "unsupported_transfer_encoding",
+        ),
     ];
     for (head, status, code) in table {
         let mut socket = port.connect().await;
-        let text = format!("{head}connection: close\r\n\r\n");
+        // A path is no matter of where a request ends.
+        let (close, next) = match code {
+            "invalid_path" => ("connection: close\r\n", ""),
+            _ => ("", "0\r\n\r\nGET /hidden HTTP/1.1\r\nhost: a\r\n\r\n"),
+        };
+        let text = format!("{head}{close}\r\n{next}");
         socket.write_all(text.as_bytes()).await.unwrap();
         let answer = rest(socket).await;
+        let answers = answer.matches("HTTP/1.1 ").count();
+        assert_eq!(answers, 1, "what follows is not run: {head}: {answer}");
         assert!(
             answer.starts_with(&format!("HTTP/1.1 {status}")),
             "{head}: {answer}"

@@ -604,8 +604,8 @@ impl Text for CountedText {
         self.inner.encode_chat(messages, variables)
     }
 
-    fn detokenizer(&self) -> Box<dyn Detokenize> {
-        self.inner.detokenizer()
+    fn detokenizer(&self, prompt: &[TokenId]) -> Box<dyn Detokenize> {
+        self.inner.detokenizer(prompt)
     }
 
     fn bytes(&self, token: TokenId) -> Vec<u8> {
