@@ -1,8 +1,4 @@
 //! Tells the compiler of which commit this is.
-#![expect(
-    clippy::print_stdout,
-    reason = "cargo reads what a build script prints"
-)]
 
 use std::process::Command;
 

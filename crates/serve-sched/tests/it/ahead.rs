@@ -140,9 +140,12 @@ proptest! {
 /// request; those that may give way to a better request say nothing.
 #[test]
 fn rates_and_limits_in_flight_refuse_before_there_is_a_length() {
-    let tenant = TenantId::new(1);
-    type Told = fn(&Limit) -> bool;
-    let table: &[(&[(&str, &str)], Option<Told>)] = &[
+    /// Settings, and whether a limit is the one that refuses; none refuses where there is nothing.
+    type Case = (
+        &'static [(&'static str, &'static str)],
+        Option<fn(&Limit) -> bool>,
+    );
+    let table: &[Case] = &[
         (
             &[("tenant_in_flight", "1")],
             Some(|it| matches!(it, Limit::TenantInFlight { .. })),
@@ -180,7 +183,7 @@ fn rates_and_limits_in_flight_refuse_before_there_is_a_length() {
         match (told, refused) {
             (Some(told), Err(Refusal::Later { limit, .. })) => assert!(told(&limit), "{limit:?}"),
             (None, Ok(())) => {}
-            (_, other) => panic!("{settings:?} of {tenant:?}: {other:?}"),
+            (_, other) => panic!("{settings:?}: {other:?}"),
         }
     }
 }
