@@ -30,6 +30,7 @@ macro_rules! load {
     };
 }
 
+mod ask;
 mod change;
 mod entry;
 mod figures;
@@ -208,50 +209,6 @@ impl Gate {
             waiting,
         });
         Ok(())
-    }
-
-    /// Refuses a request of which only tenant and class are known, where a policy would refuse it whatever its
-    /// length. One that is not refused has not been asked for by anybody: it is [submitted](Self::submit) later.
-    pub fn pre_admit(&mut self, now: Time, least: &Request) -> Result<(), Refusal> {
-        let (_, asked) = self.newcomer(now, least);
-        for index in 0..self.admit.len() {
-            if self.admit[index].refuses_any_length()
-                && let Err((by, refusal)) = self.ask(index, now, least, &asked)
-            {
-                return Err(self.refuse(now, least.id(), by, refusal));
-            }
-        }
-        Ok(())
-    }
-
-    /// What one policy says to a newcomer, with its name if it refuses.
-    fn ask(
-        &mut self,
-        index: usize,
-        now: Time,
-        request: &Request,
-        asked: &Asked,
-    ) -> Result<(), (&'static str, Refusal)> {
-        let refused = self.refused[index];
-        let (policies, load) = self.policies_and_load(now, asked);
-        let load = Load { refused, ..load };
-        let policy = &mut policies[index];
-        let (by, said) = (policy.name(), policy.admit(request, &load));
-        if let Err(Refusal::Later { .. }) = said {
-            self.refused[index] = refused.saturating_add(1);
-        }
-        said.map_err(|refusal| (by, refusal))
-    }
-
-    /// Where a newcomer would wait, and what the policies are asked with.
-    fn newcomer(&mut self, now: Time, request: &Request) -> (Place, Asked) {
-        let place = self.place_of_newcomer(now, request);
-        let asked = Asked {
-            ahead: self.queue.ahead(&place.path, &mut *self.order),
-            own: self.demand_of(request, Unseen::Short),
-            queued: Queued::new(request.class(), self.queue.group(&place.path)),
-        };
-        (place, asked)
     }
 
     /// A request that was displaced by one that has been [submitted](Self::submit), and what its client
@@ -456,16 +413,6 @@ impl Gate {
     fn policies_and_load(&mut self, now: Time, asked: &Asked) -> (&mut [Box<dyn Admit>], Load<'_>) {
         let load = load!(self, now, asked);
         (&mut self.admit, load)
-    }
-
-    fn place_of_newcomer(&mut self, now: Time, request: &Request) -> Place {
-        let newcomer = Waiting {
-            request,
-            sequence: self.sequence,
-            since: now,
-            preemptions: 0,
-        };
-        self.order.place(&newcomer, now)
     }
 
     /// Who gives its place up to a newcomer that is refused because the whole queue is full.
