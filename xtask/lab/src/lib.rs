@@ -19,6 +19,7 @@ mod child;
 mod cli;
 mod client;
 mod fetch;
+mod fleet;
 mod gpu_bench;
 mod matrix_check;
 mod openai;
@@ -74,6 +75,7 @@ fn run(task: &Task) -> TaskResult {
         },
         Task::Campaign(options) => campaign::run(options),
         Task::Attack(options) => attack::run(options),
+        Task::Fleet(options) => fleet::run(options),
         Task::Promise(options) => promise::run(options),
         Task::FetchModel(options) => fetch::run(options),
         Task::OpenaiCheck => openai::run(),
