@@ -161,7 +161,7 @@ fn a_refusal_is_an_answer_with_its_status_its_hint_and_its_reason() {
     else {
         panic!("{response:?}");
     };
-    assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(response.status().as_u16(), refusal.code().status);
     let hint = response.headers().get(header::RETRY_AFTER);
     let seconds = refusal.retry_after_s().unwrap().to_string();

@@ -91,7 +91,7 @@ async fn clients_that_hang_up_leave_nothing_behind() {
 
     let refused = ask(address, "/slow", usize::MAX).await;
     let refused = String::from_utf8(refused).unwrap();
-    assert!(refused.starts_with("HTTP/1.1 429 "), "{refused}");
+    assert!(refused.starts_with("HTTP/1.1 503 "), "{refused}");
     assert!(
         refused.ends_with("refused for now: the server is shutting down"),
         "{refused}"
