@@ -191,7 +191,7 @@ pub(crate) fn post(path: &str, headers: &str, body: &Value) -> Vec<u8> {
     let body = body.to_string();
     let length = body.len();
     let head = format!(
-        "POST {path} HTTP/1.1\r\nhost: server\r\ncontent-type: application/json\r\n\
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
          content-length: {length}\r\n{headers}\r\n"
     );
     (head + &body).into_bytes()

@@ -180,7 +180,7 @@ pub(super) async fn watch(address: SocketAddr, until: Instant) -> Vec<Duration> 
         let begun = Instant::now();
         let asked = async {
             let mut connection = Connection::open(address, None).await?;
-            let request = b"GET /health/live HTTP/1.1\r\nhost: server\r\n\r\n";
+            let request = b"GET /health/live HTTP/1.1\r\nhost: localhost\r\n\r\n";
             connection.send(request).await?;
             connection.head().await
         };
