@@ -24,5 +24,6 @@ pub(super) fn ahead(
     const WHOLE: u64 = 1 << 32;
     let (own, work) = (weights.work(own), weights.work(others));
     let part = ledger.others_ahead(lane, own, work, others.requests);
-    others.part((part * WHOLE as f64) as u64, WHOLE)
+    // Rounded up: the part of three requests in seven is to be three of them, not two.
+    others.part((part * WHOLE as f64).ceil() as u64, WHOLE)
 }
