@@ -21,10 +21,10 @@ pub enum State {
     Rebuilding,
     /// Requests are taken.
     Ready,
+    /// Requests are taken, and what routes them here is told to send them elsewhere.
+    LameDuck,
     /// The inference thread has stopped by itself; nothing can be served any more.
     Failed,
-    /// Requests are taken, and whoever routes to this server is told to send them elsewhere.
-    LameDuck,
     /// Accepted work is finished, new work is refused.
     Draining,
     /// Nothing runs; the process ends.
@@ -38,8 +38,8 @@ impl State {
         Self::Warming,
         Self::Rebuilding,
         Self::Ready,
-        Self::Failed,
         Self::LameDuck,
+        Self::Failed,
         Self::Draining,
         Self::Stopped,
     ];

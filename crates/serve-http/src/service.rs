@@ -274,12 +274,12 @@ impl Service {
     }
 
     /// Says that the server is about to go: `/health/ready` fails from now on, and requests are taken as
-    /// before.
-    pub fn leave(&self) {
+    /// before. Returns since when it has been about to go.
+    pub fn leave(&self) -> Instant {
         if self.lifecycle.advance(State::LameDuck) {
             info!("about to go: not ready any more, and requests are still taken");
         }
-        self.left.get_or_init(Instant::now);
+        *self.left.get_or_init(Instant::now)
     }
 
     /// Takes no more requests, lets the accepted ones finish for as long as the settings allow,
@@ -289,9 +289,11 @@ impl Service {
     pub async fn drain(&self) -> usize {
         let delay = self.settings.drain_delay;
         if !delay.is_zero() && self.serving.get().is_some() {
-            self.leave();
-            let left = self.left.get_or_init(Instant::now);
-            tokio::time::sleep_until(*left + delay).await;
+            let left = self.leave();
+            // One that has failed takes nothing, so there is nothing to wait for.
+            if self.lifecycle.state() == State::LameDuck {
+                tokio::time::sleep_until(left + delay).await;
+            }
         }
         self.lifecycle.advance(State::Draining);
         let Some(serving) = self.serving.get() else {

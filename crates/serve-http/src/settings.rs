@@ -23,7 +23,7 @@ pub struct EdgeSettings {
     /// How long accepted work may go on once the server is told to stop.
     pub drain_timeout: Duration,
     /// How long requests are still taken once the server is told to stop, while `/health/ready` says that it
-    /// goes: whoever routes to it needs time to notice.
+    /// goes: what routes to it needs time to notice.
     pub drain_delay: Duration,
     /// How long a request may take in all, waiting included.
     pub request_timeout: Option<Duration>,

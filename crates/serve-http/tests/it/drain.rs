@@ -175,7 +175,11 @@ async fn a_panic_on_the_inference_thread_ends_readiness_and_answers_everybody() 
     let (script, gate) = Script::saying("abc").gated();
     gate.send(Word::Run).unwrap();
     gate.send(Word::Run).unwrap();
-    let server = serving(script, EdgeSettings::default()).await;
+    let settings = EdgeSettings {
+        drain_delay: Duration::from_secs(3_600),
+        ..EdgeSettings::default()
+    };
+    let server = serving(script, settings).await;
     gate.send(Word::Run).unwrap();
     gate.send(Word::Panic).unwrap();
     let answer = server
@@ -196,6 +200,11 @@ async fn a_panic_on_the_inference_thread_ends_readiness_and_answers_everybody() 
     let answer = server.post(COMPLETION, json!({"prompt": "x"})).await;
     assert_eq!(answer.status, 503);
     assert_eq!(answer.json()["error"]["code"], "engine_stopped");
+    // It takes nothing, so it is not made to look alive again, and its end is not delayed.
+    server.service.leave();
+    assert_eq!(server.get("/health/live").await.status, 503);
+    let drained = tokio::time::timeout(Duration::from_secs(60), server.service.drain());
+    assert!(drained.await.is_ok());
 }
 
 #[tokio::test]

@@ -35,7 +35,9 @@ impl Reload {
     pub(crate) fn run(mut self, signals: &mpsc::Receiver<Told>) {
         while let Ok(told) = signals.recv() {
             match told {
-                Told::Leave => self.service.leave(),
+                Told::Leave => {
+                    self.service.leave();
+                }
                 Told::Reload => self.reload(),
             }
         }
