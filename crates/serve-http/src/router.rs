@@ -87,17 +87,15 @@ fn paths() -> Router<Arc<Service>> {
 fn over(service: Arc<Service>, paths: Router<Arc<Service>>) -> Router {
     let origins = &service.settings().cors_origins;
     let cors = (!origins.is_empty()).then(|| cors::layer(origins));
-    let router = paths
-        .layer(middleware::map_response_with_state(
-            Arc::clone(&service),
-            told,
-        ))
-        .layer(middleware::from_fn(request_id::attach))
-        .with_state(service);
-    match cors {
-        Some(cors) => router.layer(cors),
-        None => router,
-    }
+    let told = middleware::map_response_with_state(Arc::clone(&service), told);
+    let paths = paths.layer(told);
+    let paths = match cors {
+        Some(cors) => paths.layer(cors),
+        None => paths,
+    };
+    // Outermost: what the others answer has an id and a line in the log as well.
+    let paths = paths.layer(middleware::from_fn(request_id::attach));
+    paths.with_state(service)
 }
 
 async fn refuse_surplus(

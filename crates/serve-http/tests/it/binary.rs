@@ -305,8 +305,15 @@ async fn web_pages_of_listed_origins_may_use_the_api() {
                 allowed,
                 "{answer:?}"
             );
+            assert!(answer.headers().contains_key("x-request-id"), "{answer:?}");
         }
     }
+    let (mut process, mut lines) = (process, 0);
+    process.signal("TERM");
+    for line in process.wait().stderr.lines() {
+        lines += u32::from(line.contains("outcome="));
+    }
+    assert_eq!(lines, 4, "a preflight has a line, too");
 }
 
 /// Few files may be open: the number of connections is lowered, and health checks are answered.
