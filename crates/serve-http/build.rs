@@ -1,5 +1,6 @@
 //! Tells the compiler of which commit this is.
 
+use std::path::Path;
 use std::process::Command;
 
 fn main() {
@@ -9,11 +10,16 @@ fn main() {
         println!("cargo::rerun-if-changed={log}");
     }
     // A package from a registry has no repository.
-    let commit = git(&["rev-parse", "--short=12", "HEAD"]).unwrap_or_else(|| "unknown".to_owned());
+    let commit = git(&["rev-parse", "--short=12", "HEAD"]);
+    let commit = commit.unwrap_or_else(|| "unknown".to_owned());
     println!("cargo::rustc-env=SERVE_COMMIT={commit}");
 }
 
+/// What git says of this workspace's own repository, and of none that it happens to lie in.
 fn git(arguments: &[&str]) -> Option<String> {
+    if !Path::new("../../.git").exists() {
+        return None;
+    }
     let output = Command::new("git").args(arguments).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
     let text = text.trim();
