@@ -154,7 +154,7 @@ fn process_error(program: &Path) -> impl FnOnce(io::Error) -> ServerError + use<
     move |source| ServerError::Process { program, source }
 }
 
-/// Passes a stream on to whoever waits for a line, and to our standard error where it is to be shown.
+/// Passes a stream on to the one that waits for a line, and to our standard error where it is to be shown.
 fn relay<R: Read + Send + 'static>(stream: R, lines: mpsc::Sender<String>, shown: bool) {
     thread::spawn(move || {
         for line in BufReader::new(stream).lines().map_while(Result::ok) {

@@ -117,18 +117,23 @@ impl Target {
         value.ok_or_else(|| format!("there is no metric {name}"))
     }
 
-    /// Waits until nothing is in flight any more.
+    /// Waits until nothing is in flight any more, and the engine, a step later, holds nothing of it.
     pub(super) fn settled(&self, patience: Duration) -> Result<(), String> {
         let start = Instant::now();
-        while self.metric("serve_requests_in_flight")? > 0.0 {
+        loop {
+            let requests = self.metric("serve_requests_in_flight")?;
+            let blocks = self.metric("serve_kv_blocks{state=\"held\"}")?;
+            if requests + blocks < 0.5 {
+                return Ok(());
+            }
             if start.elapsed() > patience {
                 return Err(format!(
-                    "requests are in flight {patience:?} after their clients have gone"
+                    "{requests} requests are in flight and {blocks} blocks held {patience:?} after their \
+                     clients have gone"
                 ));
             }
             thread::sleep(Duration::from_millis(50));
         }
-        Ok(())
     }
 
     /// The most MiB that it has ever had resident.

@@ -279,10 +279,6 @@ fn hang_ups(serve: &Serve) -> Result<Figures, String> {
     promise(exact, || {
         format!("{arrived} have arrived and {ended} ended")
     })?;
-    let blocks = target.metric("serve_kv_blocks{state=\"held\"}")?;
-    promise(blocks < 0.5, || {
-        format!("{blocks} blocks are held for nobody")
-    })?;
     Ok(figures([("arrived", arrived), ("ended", ended)]))
 }
 
