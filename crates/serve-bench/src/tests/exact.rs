@@ -1,40 +1,14 @@
 //! Every metric of a scripted answer is the one computed by hand, to the millisecond: bytes go over
 //! real HTTP, in memory, and the runtime's clock stands still unless the script or the schedule waits.
 
-use std::path::Path;
 use std::time::Duration;
 
 use crate::analysis::definitions::Metric;
 use crate::analysis::request::Request;
 use crate::store::record::{Outcome, Record};
-use crate::transport::drive::{Driving, Timer, drive};
-use crate::transport::http::connection::Dial;
-use crate::transport::http::{HttpClient, Target};
-use crate::workload::Workload;
-use crate::workload::spec::Spec;
-use tokio::sync::watch;
-use tokio::time::Instant;
 
-use crate::tests::dial::dial;
+use crate::tests::dial::{dial, rows_over};
 use crate::tests::server::{Part, Script, end, event, head, status, text};
-
-/// Rows of a workload in the order of its requests, in virtual time.
-async fn rows_over(dial: Dial, spec: &str) -> Vec<Record> {
-    let workload = Workload::new(Spec::parse("test", spec).unwrap(), Path::new(".")).unwrap();
-    let target = Target::over(Some(dial), "http://memory", Some("m".to_owned()), None).await;
-    let client = HttpClient::new(&target.unwrap(), workload.spec()).unwrap();
-    let (_keep, stop) = watch::channel(false);
-    let driving = Driving {
-        origin: Instant::now(),
-        patience: Duration::from_secs(60),
-        timer: Timer::Runtime,
-        stop,
-    };
-    let mut rows = Vec::new();
-    drive(&workload, client, driving, |row| rows.push(row)).await;
-    rows.sort_by_key(|row| row.request);
-    rows
-}
 
 const CLOSED: &str = "requests = 1\n[arrivals.closed]\nclients = 1\n";
 

@@ -1,24 +1,19 @@
 //! Connections that are kept for the next request, and servers that close them: every request that a server has
 //! seen has a row, and none has a row for what the server never saw.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::FutureExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
-use tokio::sync::watch;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
-use crate::store::record::{Outcome, Record};
+use crate::store::record::Outcome;
+use crate::tests::dial::rows_over;
 use crate::tests::server::{end, text};
 use crate::transport::drive::testing::balance;
-use crate::transport::drive::{Driving, Timer, drive};
 use crate::transport::http::connection::{Dial, Stream};
-use crate::transport::http::{HttpClient, Target};
-use crate::workload::Workload;
-use crate::workload::spec::Spec;
 
 /// What a server does with the second request of a connection; it answers the first.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -94,23 +89,6 @@ fn is_whole(bytes: &[u8]) -> bool {
         .lines()
         .find_map(|line| line.strip_prefix("content-length: "));
     body.len() >= length.map_or(0, |length| length.parse().unwrap())
-}
-
-async fn rows_over(dial: Dial, spec: &str) -> Vec<Record> {
-    let workload = Workload::new(Spec::parse("test", spec).unwrap(), Path::new(".")).unwrap();
-    let target = Target::over(Some(dial), "http://memory", Some("m".to_owned()), None).await;
-    let client = HttpClient::new(&target.unwrap(), workload.spec()).unwrap();
-    let (_keep, stop) = watch::channel(false);
-    let driving = Driving {
-        origin: Instant::now(),
-        patience: Duration::from_secs(60),
-        timer: Timer::Runtime,
-        stop,
-    };
-    let mut rows = Vec::new();
-    drive(&workload, client, driving, |row| rows.push(row)).await;
-    rows.sort_by_key(|row| (row.request, row.attempt));
-    rows
 }
 
 const SIX: &str = "requests = 6\n[arrivals.closed]\nclients = 1\nthink_ms = { fixed = 5000 }\n";

@@ -138,7 +138,7 @@ async fn a_key_is_in_nothing_that_a_run_leaves() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn limits_on_the_command_line_are_those_of_the_run_whoever_reads_it() {
+async fn limits_on_the_command_line_are_those_of_the_run_in_every_later_reading() {
     // No usage: what it says of tokens is that nobody counted them.
     let finish = (
         Duration::ZERO,
