@@ -55,7 +55,7 @@ impl Checkpoint {
             tensors: BTreeMap::new(),
             index: BTreeMap::new(),
         };
-        // One that is there and no plain file is named by whoever opens it.
+        // One that is there and no plain file is named where it is opened.
         if index.exists() {
             let map = header::read_index(&index)?;
             let mut shards: Vec<&String> = map.values().collect();
