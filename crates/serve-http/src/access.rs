@@ -14,7 +14,7 @@ use tracing::{Span as LogSpan, debug, info};
 use crate::auth::Key;
 
 /// A path is the client's, and can be as long as a head.
-const PATH_CHARS_MAX: usize = 200;
+const PATH_BYTES_MAX: usize = 200;
 
 /// The address at the other end of a connection.
 #[derive(Clone, Copy, Debug)]
@@ -66,7 +66,7 @@ impl Access {
     pub(crate) fn new(method: &Method, uri: &Uri, peer: Option<&Peer>, span: LogSpan) -> Self {
         Self(Arc::new(Line {
             method: method.clone(),
-            path: uri.path().chars().take(PATH_CHARS_MAX).collect(),
+            path: uri.path()[..uri.path().floor_char_boundary(PATH_BYTES_MAX)].to_owned(),
             peer: peer.map(|peer| peer.0),
             arrived: Instant::now(),
             span,

@@ -7,10 +7,12 @@
 //! is not begun; one that runs holds what it was given, such as its body's part of the memory for bodies,
 //! until it ends.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::thread::available_parallelism;
+use std::thread::{self, available_parallelism};
 
-use tokio::sync::Semaphore;
+use crossbeam_channel::{Sender, unbounded};
+use tokio::sync::{Semaphore, oneshot};
 
 /// Texts of more bytes are long.
 const LONG_BYTES: usize = 64 << 10;
@@ -18,10 +20,12 @@ const LONG_BYTES: usize = 64 << 10;
 /// JSON of at most so many bytes is read where it came in: that takes some ten microseconds.
 pub(crate) const INLINE_JSON_BYTES_MAX: usize = 4 << 10;
 
-/// The cores for such work.
+type Work = Box<dyn FnOnce() + Send>;
+
+/// The threads for such work. They end with the last clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Preparation {
-    all: Arc<Semaphore>,
+    queue: Sender<Work>,
     long: Arc<Semaphore>,
 }
 
@@ -39,8 +43,20 @@ impl Preparation {
     fn on(cores: usize) -> Self {
         // Two at least, one of which is not for long texts.
         let cores = cores.max(2);
+        // Threads of their own, not the runtime's for what blocks: in a queue that is never empty they do not
+        // fall asleep, and no piece costs a wake-up.
+        let (queue, works) = unbounded::<Work>();
+        for _ in 0..cores {
+            let works = works.clone();
+            thread::spawn(move || {
+                for work in works {
+                    // Its client is told by what it waits for.
+                    let _ = catch_unwind(AssertUnwindSafe(work));
+                }
+            });
+        }
         Self {
-            all: Arc::new(Semaphore::new(cores)),
+            queue,
             long: Arc::new(Semaphore::new(cores / 2)),
         }
     }
@@ -55,8 +71,8 @@ impl Preparation {
         bytes: usize,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Panicked> {
-        // The semaphores are never closed.
         let long = match bytes > LONG_BYTES {
+            // Never closed.
             true => Some(
                 Arc::clone(&self.long)
                     .acquire_owned()
@@ -65,18 +81,16 @@ impl Preparation {
             ),
             false => None,
         };
-        let core = Arc::clone(&self.all)
-            .acquire_owned()
-            .await
-            .map_err(|_| Panicked)?;
-        let work = move || {
-            let done = work();
-            drop((long, core));
-            done
-        };
-        tokio::task::spawn_blocking(work)
-            .await
-            .map_err(|_| Panicked)
+        let (done, result) = oneshot::channel();
+        let work = Box::new(move || {
+            if !done.is_closed() {
+                // Sent to nobody if the client has left meanwhile.
+                let _ = done.send(work());
+            }
+            drop(long);
+        });
+        self.queue.send(work).map_err(|_| Panicked)?;
+        result.await.map_err(|_| Panicked)
     }
 }
 

@@ -152,7 +152,7 @@ impl Ask for ChatRequest {
         terms: Terms,
         body: Read,
     ) -> Result<(Header, Generation), Problem> {
-        serving.chat(self, terms, body).await
+        serving.chat(self, terms, body.bytes.len(), body).await
     }
 }
 
@@ -173,7 +173,7 @@ impl Ask for CompletionRequest {
         terms: Terms,
         body: Read,
     ) -> Result<(Header, Generation), Problem> {
-        serving.complete(self, terms, body).await
+        serving.complete(self, terms, body.bytes.len(), body).await
     }
 }
 

@@ -75,7 +75,8 @@ impl ServedModel {
         u64::from(limits.context_max).min(cache) as u32
     }
 
-    /// Starts the answer to a chat. `held` is kept until its text has become tokens.
+    /// Starts the answer to a chat, which came as `size` bytes of JSON. `held` is kept until its text has become
+    /// tokens.
     ///
     /// # Errors
     ///
@@ -84,6 +85,7 @@ impl ServedModel {
         &self,
         chat: ChatRequest,
         terms: Terms,
+        size: usize,
         held: impl Send + 'static,
     ) -> Result<(Header, Generation), Problem> {
         let arrival = self.worker.now();
@@ -100,7 +102,7 @@ impl ServedModel {
         let text = Arc::clone(&self.text);
         let encode = move || text.encode_chat(&messages, &template_variables);
         let (prompt, permit) = self
-            .encoded("messages", bytes, encode, permit, held)
+            .encoded("messages", size, encode, permit, held)
             .await?;
         let rest = u64::from(self.tokens_max()).saturating_sub(prompt.len() as u64);
         let job = Job {
@@ -116,7 +118,8 @@ impl ServedModel {
         self.start(job, options)
     }
 
-    /// Starts the continuation of a text. `held` is kept until the text has become tokens.
+    /// Starts the continuation of a text, which came as `size` bytes of JSON. `held` is kept until the text has
+    /// become tokens.
     ///
     /// # Errors
     ///
@@ -125,6 +128,7 @@ impl ServedModel {
         &self,
         completion: CompletionRequest,
         terms: Terms,
+        size: usize,
         held: impl Send + 'static,
     ) -> Result<(Header, Generation), Problem> {
         /// As in the OpenAI API.
@@ -140,7 +144,7 @@ impl ServedModel {
                 self.check_length("prompt", bytes)?;
                 let text = Arc::clone(&self.text);
                 let encode = move || text.encode(&prompt);
-                self.encoded("prompt", bytes, encode, permit, held).await?
+                self.encoded("prompt", size, encode, permit, held).await?
             }
             Prompt::Tokens(tokens) => (self.checked(tokens)?, permit),
         };
@@ -172,12 +176,12 @@ impl ServedModel {
         }
     }
 
-    /// Turns a text of so many bytes into tokens. Whoever leaves meanwhile takes neither `permit` nor `held`
-    /// along: they are of the work, until it ends.
+    /// Turns a text that came in so many bytes into tokens. A client that leaves meanwhile takes neither `permit`
+    /// nor `held` along: they are of the work, until it ends.
     async fn encoded(
         &self,
         param: &'static str,
-        bytes: usize,
+        size: usize,
         encode: impl FnOnce() -> Result<Vec<TokenId>, TextError> + Send + 'static,
         permit: Permit,
         held: impl Send + 'static,
@@ -191,7 +195,11 @@ impl ServedModel {
             param,
             cause: error.to_string(),
         };
-        let Ok((tokens, permit)) = self.preparation.run(bytes, work).await else {
+        let done = match self.text.encodes_at_once(size) {
+            true => Ok(work()),
+            false => self.preparation.run(size, work).await,
+        };
+        let Ok((tokens, permit)) = done else {
             return Err(failed(TextError::Tokenizer {
                 cause: "it panicked".to_owned(),
             }));

@@ -80,6 +80,10 @@ impl Text for MockText {
         Some(tokens as usize * WORD_BYTES)
     }
 
+    fn encodes_at_once(&self, bytes: usize) -> bool {
+        bytes <= 4 << 10
+    }
+
     fn detokenizer(&self, _prompt: &[TokenId]) -> Box<dyn Detokenize> {
         Box::new(MockDetokenizer {
             partial: Vec::new(),

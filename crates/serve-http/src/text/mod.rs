@@ -40,6 +40,13 @@ pub trait Text: Send + Sync {
         None
     }
 
+    /// Whether all that can be asked for in so many bytes of JSON becomes tokens within some ten microseconds.
+    /// Then it does so where it came in; a hop to another thread and back costs more.
+    fn encodes_at_once(&self, bytes: usize) -> bool {
+        let _ = bytes;
+        false
+    }
+
     /// Turns the tokens of one answer into text, as they come. The text goes on where the text of `prompt` ends;
     /// without a prompt it has a beginning of its own.
     fn detokenizer(&self, prompt: &[TokenId]) -> Box<dyn Detokenize>;

@@ -1,6 +1,7 @@
 //! The requests that are in the engine, and where what happens to them goes.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
+use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serve_core::{CancelReason, Event, EventKind, Request, RequestId, Time};
@@ -24,7 +25,7 @@ struct Entry {
 /// The table of live requests. An entry, and with it the request's permit, goes when the engine has
 /// let go of the request, not when the client has. Its lock is taken before the scheduler's.
 pub(super) struct Live {
-    entries: Mutex<HashMap<RequestId, Entry>>,
+    entries: Mutex<BTreeMap<RequestId, Entry>>,
     shared: Arc<SharedScheduler>,
     metrics: Arc<Metrics>,
 }
@@ -113,12 +114,12 @@ impl Live {
     }
 
     fn fail_all(&self) {
-        for (_, entry) in self.lock().drain() {
+        for entry in mem::take(&mut *self.lock()).into_values() {
             let _ = entry.updates.try_send(Update::EngineStopped);
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<RequestId, Entry>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<RequestId, Entry>> {
         // Nothing here panics half-way through a change, so a poisoned table is a sound one.
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
