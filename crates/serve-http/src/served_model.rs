@@ -101,9 +101,7 @@ impl ServedModel {
         self.check_length("messages", bytes)?;
         let text = Arc::clone(&self.text);
         let encode = move || text.encode_chat(&messages, &template_variables);
-        let (prompt, permit) = self
-            .encoded("messages", size, encode, permit, held)
-            .await?;
+        let (prompt, permit) = self.encoded("messages", size, encode, permit, held).await?;
         let rest = u64::from(self.tokens_max()).saturating_sub(prompt.len() as u64);
         let job = Job {
             endpoint: Endpoint::Chat,

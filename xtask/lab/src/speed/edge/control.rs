@@ -57,7 +57,10 @@ async fn ask(service: &Service, prompt: &str, measured: &mut Measured) -> Result
         "stream": true,
     });
     let chat = ChatRequest::parse(body.to_string().as_bytes())?;
-    let (_, mut generation) = service.serving()?.chat(chat, Terms::default(), 0, ()).await?;
+    let (_, mut generation) = service
+        .serving()?
+        .chat(chat, Terms::default(), 0, ())
+        .await?;
     let mut first_token = None;
     while let Some(piece) = generation.next().await {
         match piece? {
