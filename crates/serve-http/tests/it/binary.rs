@@ -316,6 +316,24 @@ async fn web_pages_of_listed_origins_may_use_the_api() {
     assert_eq!(lines, 4, "a preflight has a line, too");
 }
 
+/// The server is stopped, so each of them waits to be accepted: a handshake that finds no place is tried again
+/// after a second.
+#[test]
+fn a_burst_of_connections_finds_places_to_wait_in() {
+    let mut process = Process::start(FAST);
+    let address: std::net::SocketAddr = process.address()["http://".len()..].parse().unwrap();
+    process.signal("STOP");
+    let patience = std::time::Duration::from_millis(900);
+    let connected: Vec<_> = (0..600)
+        .map_while(|_| std::net::TcpStream::connect_timeout(&address, patience).ok())
+        .collect();
+    process.signal("CONT");
+    assert_eq!(connected.len(), 600);
+    drop(connected);
+    process.signal("TERM");
+    assert_eq!(process.wait().status.code(), Some(0));
+}
+
 /// Few files may be open: the number of connections is lowered, and health checks are answered.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_fit_below_the_limit_on_open_files() {

@@ -12,6 +12,7 @@ mod settings;
 mod signals;
 mod version;
 
+use std::io;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use serve_http::auth::Keys;
 use serve_http::{CapacityStatus, EdgeSettings, Service, run, serve_health};
 use serve_sched::admit::QUEUE_CAP;
 use serve_sched::settings::{CLASSES, QUEUE_TIMEOUT, REQUEST_TIMEOUT, Setting};
-use tokio::net::{TcpListener, lookup_host};
+use tokio::net::{TcpListener, TcpSocket, lookup_host};
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 
@@ -213,6 +214,10 @@ fn edge(
     })
 }
 
+/// Connections that may wait to be accepted, where the system allows as many. A client for whom there is no
+/// place tries again after a second, and 128, as many libraries have it, are less than a burst.
+const BACKLOG: u32 = 4_096;
+
 async fn listen(cli: &Cli) -> Result<TcpListener, Failure> {
     let failed = |cause| Failure::Listen {
         host: cli.network.host.clone(),
@@ -232,7 +237,25 @@ async fn listen(cli: &Cli) -> Result<TcpListener, Failure> {
             ),
         });
     }
-    TcpListener::bind(&*addresses).await.map_err(failed)
+    let mut last = io::Error::from(io::ErrorKind::NotFound);
+    for &address in &addresses {
+        match bind(address) {
+            Ok(listener) => return Ok(listener),
+            Err(cause) => last = cause,
+        }
+    }
+    Err(failed(last))
+}
+
+fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    };
+    // The port of a server that has just ended.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 /// Answers health checks on `address`, and returns it with the port that it has.
