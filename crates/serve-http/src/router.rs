@@ -225,7 +225,8 @@ async fn answer<A: Ask>(
             let (header, generation) = ask.start(worker.serving()?, terms, body).await?;
             Ok((header, generation.logged(access)))
         };
-        return once.answer(service, hash, work).await;
+        // Of its own: every request's future would have its size.
+        return Box::pin(once.answer(service, hash, work)).await;
     }
     let (header, generation) = ask.start(serving, terms, body).await?;
     let mut generation = generation.logged(access);

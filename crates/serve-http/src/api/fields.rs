@@ -54,6 +54,11 @@ impl Fields {
         }
     }
 
+    /// Whether all that there was has been taken.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.map.is_empty()
+    }
+
     /// Takes a parameter of any type.
     pub(crate) fn take(&mut self, name: &str) -> Option<Value> {
         self.map.remove(name).filter(|value| !value.is_null())

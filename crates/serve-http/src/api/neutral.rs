@@ -126,6 +126,9 @@ pub(super) fn take_for_completion(fields: &mut Fields) -> Result<(), Problem> {
 }
 
 fn take<'a>(fields: &mut Fields, known: impl Iterator<Item = &'a Neutral>) -> Result<(), Problem> {
+    if fields.is_empty() {
+        return Ok(());
+    }
     for parameter in known {
         match fields.take(parameter.name) {
             Some(value) if !(parameter.is_neutral)(&value) => {
