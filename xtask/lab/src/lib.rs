@@ -18,11 +18,11 @@ mod check;
 mod child;
 mod cli;
 mod client;
+mod clients;
 mod fetch;
 mod fleet;
 mod gpu_bench;
 mod matrix_check;
-mod openai;
 mod percentile;
 mod place;
 mod process;
@@ -78,7 +78,7 @@ fn run(task: &Task) -> TaskResult {
         Task::Fleet(options) => fleet::run(options),
         Task::Promise(options) => promise::run(options),
         Task::FetchModel(options) => fetch::run(options),
-        Task::OpenaiCheck => openai::run(),
+        Task::Clients(options) => clients::run(options),
         Task::Agreement(load) => agreement::run(load),
         Task::MatrixCheck => matrix_check::run(),
         Task::GpuBench(options) => gpu_bench::run(options),

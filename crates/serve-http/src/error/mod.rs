@@ -93,10 +93,11 @@ pub enum Problem {
         /// The tokenizer's or the chat template's own words.
         cause: String,
     },
-    /// The prompt leaves no room for an answer, or the limit asked for does not fit.
+    /// The prompt leaves no room for an answer, or the limit asked for does not fit. Clients know the kind of error
+    /// by these words: some of them ask a model with a longer context then.
     #[error(
-        "{param}: the prompt holds {prompt} tokens and {output} more are asked for, but one request can \
-         hold {max} in all"
+        "{param}: this model's maximum context length is {max} tokens in all, but the prompt holds {prompt} \
+         tokens and {output} more are asked for"
     )]
     ContextLength {
         /// The parameter to make smaller.
@@ -110,8 +111,8 @@ pub enum Problem {
     },
     /// The text is longer than any text that fits.
     #[error(
-        "{param}: the text has {bytes} bytes, and the {tokens} tokens that one request can hold in all are {max} \
-         bytes at most"
+        "{param}: this model's maximum context length is {tokens} tokens in all, which are {max} bytes at most, \
+         but the text has {bytes} bytes"
     )]
     TextLength {
         /// The parameter to make smaller.

@@ -179,19 +179,19 @@ async fn every_wrong_chat_is_refused_by_the_name_of_what_is_wrong() {
             json!({"max_tokens": 4_000_000_000_u32}),
             "context_length_exceeded",
             "max_tokens",
-            "128 in all",
+            "maximum context length is 128 tokens in all",
         ),
         (
             json!({"max_completion_tokens": 128}),
             "context_length_exceeded",
             "max_tokens",
-            "128 in all",
+            "maximum context length is 128 tokens in all",
         ),
         (
             json!({"messages": user(&"x".repeat(500))}),
             "context_length_exceeded",
             "messages",
-            "128 in all",
+            "maximum context length is 128 tokens in all",
         ),
         (
             json!({"temperature": -0.5}),
@@ -420,7 +420,7 @@ async fn every_wrong_completion_is_refused_by_the_name_of_what_is_wrong() {
             json!({"prompt": vec![1; 128]}),
             "context_length_exceeded",
             "prompt",
-            "128 in all",
+            "maximum context length is 128 tokens in all",
         ),
         (
             // More than 128 tokens can hold, whatever they are.
@@ -439,7 +439,7 @@ async fn every_wrong_completion_is_refused_by_the_name_of_what_is_wrong() {
             json!({"max_tokens": 128}),
             "context_length_exceeded",
             "max_tokens",
-            "128 in all",
+            "maximum context length is 128 tokens in all",
         ),
         (
             json!({"echo": true}),

@@ -9,21 +9,7 @@ import sys
 
 import openai
 
-
-def check(condition, what):
-    if not condition:
-        sys.exit(f"FAILED: {what}")
-    print(f"ok: {what}")
-
-
-def expect(error, what, call, *says):
-    try:
-        call()
-    except error as caught:
-        message = str(caught)
-        check(all(text in message for text in says), f"{what}: {error.__name__}, naming {', '.join(says)}")
-    else:
-        sys.exit(f"FAILED: {what}: no {error.__name__}")
+from check import check, refused
 
 
 def main(base_url, model=None):
@@ -51,6 +37,19 @@ def main(base_url, model=None):
     check("".join(pieces) == text, "the pieces are the whole")
     check(chunks[-2].choices[0].finish_reason == answer.choices[0].finish_reason, "the finish reason is the same")
     check(chunks[-1].usage.total_tokens == answer.usage.total_tokens, "the last chunk holds the usage")
+    # Neither takes an answer that ran into its limit.
+    ending = {**asked, "max_tokens": 200, "stop": text[-1]}
+    ended = client.chat.completions.create(**ending).choices[0].message.content
+    with client.chat.completions.stream(**ending) as stream:
+        deltas = [event.delta for event in stream if event.type == "content.delta"]
+        last = stream.get_final_completion().choices[0].message
+    check("".join(deltas) == last.content == ended, "stream() tells its content, and its final message")
+    parsed = client.chat.completions.parse(**ending).choices[0].message
+    check(parsed.content == ended, "parse() reads the same")
+    for name, message in [("stream()", last), ("parse()", parsed), ("model_dump()", answer.choices[0].message.model_dump())]:
+        history = [*messages, message, {"role": "user", "content": "And then?"}]
+        more = client.chat.completions.create(**{**asked, "messages": history})
+        check(more.usage.prompt_tokens > answer.usage.prompt_tokens, f"the message of {name} goes back as history")
     plain = list(client.chat.completions.create(**asked, stream=True))
     check(all(chunk.usage is None for chunk in plain), "no usage where nobody asked for it")
 
@@ -101,20 +100,20 @@ def main(base_url, model=None):
     check(True, "a stream can be left in the middle")
 
     create = client.chat.completions.create
-    expect(openai.NotFoundError, "another model", lambda: create(model="gpt-5", messages=messages), "gpt-5", model)
-    expect(openai.BadRequestError, "no messages", lambda: create(model=model, messages=[]), "messages")
-    expect(openai.BadRequestError, "temperature -1", lambda: create(model=model, messages=messages, temperature=-1),
+    refused("another model", openai.NotFoundError, lambda: create(model="gpt-5", messages=messages), "gpt-5", model)
+    refused("no messages", openai.BadRequestError, lambda: create(model=model, messages=[]), "messages")
+    refused("temperature -1", openai.BadRequestError, lambda: create(model=model, messages=messages, temperature=-1),
            "temperature")
-    expect(openai.BadRequestError, "alternatives without log-probabilities",
+    refused("alternatives without log-probabilities", openai.BadRequestError,
            lambda: create(model=model, messages=messages, top_logprobs=2), "top_logprobs", "logprobs is true")
-    expect(openai.BadRequestError, "presence_penalty 3",
+    refused("presence_penalty 3", openai.BadRequestError,
            lambda: create(model=model, messages=messages, presence_penalty=3), "presence_penalty", "-2 to 2")
-    expect(openai.BadRequestError, "two answers", lambda: create(model=model, messages=messages, n=2), "n is not")
-    expect(openai.BadRequestError, "an unknown parameter",
+    refused("two answers", openai.BadRequestError, lambda: create(model=model, messages=messages, n=2), "n is not")
+    refused("an unknown parameter", openai.BadRequestError,
            lambda: create(model=model, messages=messages, extra_body={"max_token": 3}), "max_token")
-    expect(openai.BadRequestError, "a prompt that does not fit",
-           lambda: client.completions.create(model=model, prompt="word " * 100_000), "prompt", "in all")
-    expect(openai.NotFoundError, "an endpoint that is not there",
+    refused("a prompt that does not fit", openai.BadRequestError,
+           lambda: client.completions.create(model=model, prompt="word " * 100_000), "maximum context length", "in all")
+    refused("an endpoint that is not there", openai.NotFoundError,
            lambda: client.embeddings.create(model=model, input="x"), "/v1/embeddings")
     print("all as the client expects")
 
