@@ -35,6 +35,8 @@ enum Task {
     Ci(ci::Options),
     /// The house rules: dependency edges, file openings and lengths, docs that name what exists
     Tidy,
+    /// Write what others can name of serve-core and serve-sched, so that review shows what changes of it
+    Api,
     /// Run the tests of the kernels under a sanitizer or Miri
     Sanitize(sanitize::Options),
     /// Make deliberate faults in the scheduler one by one and see whether its tests notice
@@ -48,6 +50,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().task {
         Task::Ci(options) => ci::run(&options),
         Task::Tidy => tidy::run(&Cli::command()),
+        Task::Api => tidy::write_api(),
         Task::Sanitize(options) => sanitize::run(&options),
         Task::Mutants(options) => mutants::run(&options),
         Task::Lab(_) => lab::run(std::env::args_os().skip(1)),
