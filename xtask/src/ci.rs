@@ -11,7 +11,7 @@ use clap::{Args, CommandFactory};
 
 use crate::cargo::{self, TaskResult};
 use crate::deny::Check;
-use crate::{Cli, lab, tidy};
+use crate::{Cli, lab, package, tidy};
 
 /// How the checks are run.
 #[derive(Args, Clone, Copy, Debug)]
@@ -41,11 +41,13 @@ enum Action {
     Tidy,
     /// What the workspace depends on, where cargo-deny is installed.
     Deny(Check),
+    /// A crate outside of the workspace on the packaged ones.
+    Package,
     /// A command of the lab.
     Lab(&'static str),
 }
 
-const STEPS: [Step; 10] = [
+const STEPS: [Step; 11] = [
     Step {
         name: "format",
         // xtask/peers is no member of the workspace; its format is all of it that is checked.
@@ -97,6 +99,10 @@ const STEPS: [Step; 10] = [
     Step {
         name: "doc tests",
         action: Action::Cargo(&["test", "--release", "--workspace", "--doc"]),
+    },
+    Step {
+        name: "package",
+        action: Action::Package,
     },
     Step {
         name: "docs",
@@ -210,6 +216,7 @@ impl Action {
             Self::Cargo(args) => format!("cargo {}", args.join(" ")),
             Self::Deny(check) => format!("cargo {}", check.args().join(" ")),
             Self::Tidy => "cargo xtask tidy".to_owned(),
+            Self::Package => "cargo xtask package".to_owned(),
             Self::Lab(command) => format!("cargo xtask {command}"),
         }
     }
@@ -223,6 +230,7 @@ impl Action {
                 cargo::status(&mut command)?.success()
             }
             Self::Tidy => tidy::run(&Cli::command())? == ExitCode::SUCCESS,
+            Self::Package => package::run()? == ExitCode::SUCCESS,
             Self::Deny(check) => {
                 if let Some(lacks) = check.lacks() {
                     println!("skipped: {lacks}");

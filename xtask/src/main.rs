@@ -14,6 +14,7 @@ mod ci;
 mod deny;
 mod lab;
 mod mutants;
+mod package;
 mod sanitize;
 mod tidy;
 
@@ -37,6 +38,8 @@ enum Task {
     Tidy,
     /// Write what others can name of serve-core and serve-sched, so that review shows what changes of it
     Api,
+    /// Package what others depend on, and build a crate outside of the workspace on it as docs/embedding.md says
+    Package,
     /// Run the tests of the kernels under a sanitizer or Miri
     Sanitize(sanitize::Options),
     /// Make deliberate faults in the scheduler one by one and see whether its tests notice
@@ -51,6 +54,7 @@ fn main() -> ExitCode {
         Task::Ci(options) => ci::run(&options),
         Task::Tidy => tidy::run(&Cli::command()),
         Task::Api => tidy::write_api(),
+        Task::Package => package::run(),
         Task::Sanitize(options) => sanitize::run(&options),
         Task::Mutants(options) => mutants::run(&options),
         Task::Lab(_) => lab::run(std::env::args_os().skip(1)),
