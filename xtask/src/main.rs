@@ -12,6 +12,7 @@
 mod cargo;
 mod ci;
 mod deny;
+mod examples;
 mod lab;
 mod mutants;
 mod package;
@@ -38,6 +39,8 @@ enum Task {
     Tidy,
     /// Write what others can name of serve-core and serve-sched, so that review shows what changes of it
     Api,
+    /// Start every example: it explains itself, takes a seed, prints JSON, and survives `| head`
+    Examples,
     /// Package what others depend on, and build a crate outside of the workspace on it as docs/embedding.md says
     Package,
     /// Run the tests of the kernels under a sanitizer or Miri
@@ -54,6 +57,7 @@ fn main() -> ExitCode {
         Task::Ci(options) => ci::run(&options),
         Task::Tidy => tidy::run(&Cli::command()),
         Task::Api => tidy::write_api(),
+        Task::Examples => examples::run(),
         Task::Package => package::run(),
         Task::Sanitize(options) => sanitize::run(&options),
         Task::Mutants(options) => mutants::run(&options),
