@@ -94,7 +94,8 @@ fn package(metadata: &Metadata, here: &Path) -> Result<Vec<Unpacked>, Box<dyn st
         let named = format!("{name}-{}", version(metadata, name).unwrap_or_default());
         let archive = here.join(format!("{named}.crate"));
         let mut tar = Command::new("tar");
-        done(tar.arg("-xzf").arg(archive).arg("-C").arg(&outside))?;
+        // In a package every file is of the same day for ever, and cargo would take what has changed for what it has built.
+        done(tar.arg("-xzmf").arg(archive).arg("-C").arg(&outside))?;
         unpacked.push(Unpacked {
             name: name.to_owned(),
             folder: outside.join(named),
