@@ -153,6 +153,7 @@ impl Crate {
         let pretty = |(name, item)| {
             let file = syn::File {
                 shebang: None,
+                frontmatter: None,
                 attrs: Vec::new(),
                 items: vec![item],
             };
@@ -173,7 +174,7 @@ impl Crate {
             let has = block
                 .trait_
                 .as_ref()
-                .and_then(|(_, path, _)| path.segments.last());
+                .and_then(|(path, _)| path.segments.last());
             let has = has.map(|segment| segment.ident.to_string());
             if self.private.contains(&of) || has.is_some_and(|name| self.private.contains(&name)) {
                 continue;
