@@ -11,7 +11,7 @@ use clap::{Args, CommandFactory};
 
 use crate::cargo::{self, TaskResult};
 use crate::deny::Check;
-use crate::{Cli, lab, tidy};
+use crate::{Cli, examples, lab, package, tidy};
 
 /// How the checks are run.
 #[derive(Args, Clone, Copy, Debug)]
@@ -41,11 +41,15 @@ enum Action {
     Tidy,
     /// What the workspace depends on, where cargo-deny is installed.
     Deny(Check),
+    /// Every example, as its readers start it.
+    Examples,
+    /// A crate outside of the workspace on the packaged ones.
+    Package,
     /// A command of the lab.
     Lab(&'static [&'static str]),
 }
 
-const STEPS: [Step; 10] = [
+const STEPS: [Step; 12] = [
     Step {
         name: "format",
         // xtask/peers is no member of the workspace; its format is all of it that is checked.
@@ -95,8 +99,16 @@ const STEPS: [Step; 10] = [
         action: Action::Lab(&["matrix-check"]),
     },
     Step {
+        name: "examples",
+        action: Action::Examples,
+    },
+    Step {
         name: "doc tests",
         action: Action::Cargo(&["test", "--release", "--workspace", "--doc"]),
+    },
+    Step {
+        name: "package",
+        action: Action::Package,
     },
     Step {
         name: "docs",
@@ -211,6 +223,8 @@ impl Action {
             Self::Deny(check) => format!("cargo {}", check.args().join(" ")),
             Self::Tidy => "cargo xtask tidy".to_owned(),
             Self::Lab(args) => format!("cargo xtask {}", args.join(" ")),
+            Self::Examples => "cargo xtask examples".to_owned(),
+            Self::Package => "cargo xtask package".to_owned(),
         }
     }
 
@@ -223,6 +237,8 @@ impl Action {
                 cargo::status(&mut command)?.success()
             }
             Self::Tidy => tidy::run(&Cli::command())? == ExitCode::SUCCESS,
+            Self::Examples => examples::run()? == ExitCode::SUCCESS,
+            Self::Package => package::run()? == ExitCode::SUCCESS,
             Self::Deny(check) => {
                 if let Some(lacks) = check.lacks() {
                     println!("skipped: {lacks}");

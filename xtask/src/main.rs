@@ -12,8 +12,10 @@
 mod cargo;
 mod ci;
 mod deny;
+mod examples;
 mod lab;
 mod mutants;
+mod package;
 mod sanitize;
 mod tidy;
 
@@ -35,6 +37,12 @@ enum Task {
     Ci(ci::Options),
     /// The house rules: dependency edges, file openings and lengths, docs that name what exists
     Tidy,
+    /// Write what others can name of serve-core and serve-sched, so that review shows what changes of it
+    Api,
+    /// Start every example: it explains itself, takes a seed, prints JSON, and survives `| head`
+    Examples,
+    /// Package what others depend on, and build a crate outside of the workspace on it as docs/embedding.md says
+    Package,
     /// Run the tests of the kernels under a sanitizer or Miri
     Sanitize(sanitize::Options),
     /// Make deliberate faults in the scheduler one by one and see whether its tests notice
@@ -48,6 +56,9 @@ fn main() -> ExitCode {
     let result = match Cli::parse().task {
         Task::Ci(options) => ci::run(&options),
         Task::Tidy => tidy::run(&Cli::command()),
+        Task::Api => tidy::write_api(),
+        Task::Examples => examples::run(),
+        Task::Package => package::run(),
         Task::Sanitize(options) => sanitize::run(&options),
         Task::Mutants(options) => mutants::run(&options),
         Task::Lab(_) => lab::run(std::env::args_os().skip(1)),

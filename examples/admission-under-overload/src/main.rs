@@ -4,7 +4,7 @@
 
 use std::error::Error;
 
-use examples_support::{Table, l4, percentile, request, secs, show, simulate};
+use examples_support::{Options, Table, l4, percentile, request, secs, simulate};
 use serve_core::{Refusal, Request, Span, Time};
 use serve_sched::Policies;
 use serve_sched::admit::{Admit, LatencyBudget, QueueCap};
@@ -15,14 +15,15 @@ const TARGET: Span = Span::from_millis(2_500);
 const LOAD: Span = Span::from_secs(60);
 
 fn main() -> Result<(), Box<dyn Error>> {
-    show(
+    let options = Options::of_command_line(env!("CARGO_PKG_DESCRIPTION"));
+    options.show(
         "14 requests/s at 8 slots that do 7.1, for a minute, virtual time",
-        &table(&run()?),
-    );
+        &table(&run(options.seed())?),
+    )?;
     Ok(())
 }
 
-fn run() -> Result<Vec<(&'static str, Report)>, Box<dyn Error>> {
+fn run(seed: u64) -> Result<Vec<(&'static str, Report)>, Box<dyn Error>> {
     let controls: [(&'static str, Vec<Box<dyn Admit>>); 4] = [
         ("everybody", Vec::new()),
         ("100 may wait", vec![Box::new(QueueCap::new(100))]),
@@ -35,13 +36,13 @@ fn run() -> Result<Vec<(&'static str, Report)>, Box<dyn Error>> {
             admit,
             ..Policies::default()
         };
-        reports.push((name, simulate(&l4(8)?, policies, load())?));
+        reports.push((name, simulate(&l4(8)?, policies, load(seed))?));
     }
     Ok(reports)
 }
 
-fn load() -> impl Iterator<Item = Request> {
-    let arrivals = Poisson::new(8, 14.0).take_while(|&at| at < Time::ZERO + LOAD);
+fn load(seed: u64) -> impl Iterator<Item = Request> {
+    let arrivals = Poisson::new(seed + 8, 14.0).take_while(|&at| at < Time::ZERO + LOAD);
     (0..).zip(arrivals).map(|(id, at)| request(id, at, 30, 64))
 }
 
@@ -102,7 +103,7 @@ mod tests {
 
     #[test]
     fn a_fast_no_protects_the_p99_and_the_goodput() {
-        let reports = run().unwrap();
+        let reports = run(0).unwrap();
         let [(_, everybody), (_, hundred), (_, ten), (_, budget)] = &reports[..] else {
             panic!("four controls");
         };
@@ -119,7 +120,7 @@ mod tests {
 
     #[test]
     fn a_refusal_says_when_to_come_back() {
-        for (_, report) in run().unwrap() {
+        for (_, report) in run(0).unwrap() {
             // What is refused after the first answer knows how fast the server is.
             let known = refusals(&report).filter(|refusal| refusal.retry_after().is_some());
             assert!(known.count() + 20 > refusals(&report).count());

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::Request;
-use examples_support::{Table, ms, percentile, show};
+use examples_support::{Options, Table, ms, percentile};
 use serve_core::{Class, Span};
 use serve_sched::Dispatcher;
 use serve_sched::adapter::{Ask, AsyncDispatcher};
@@ -45,10 +45,11 @@ const OVERLOAD: Load = Load {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    show(
+    let options = Options::of_command_line(env!("CARGO_PKG_DESCRIPTION"));
+    options.show(
         "150 requests/s, a third of them paid, at an axum service that does 100; patience 400 ms; real time",
         &table(&run(OVERLOAD).await?),
-    );
+    )?;
     Ok(())
 }
 

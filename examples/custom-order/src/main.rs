@@ -4,7 +4,7 @@
 
 use std::error::Error;
 
-use examples_support::{Table, l4, percentile, request, secs, show, simulate};
+use examples_support::{Options, Table, l4, percentile, request, secs, simulate};
 use serve_core::rng::Rng;
 use serve_core::{Request, Span, Time};
 use serve_sched::Policies;
@@ -36,20 +36,21 @@ const PER_TOKEN: Span = Span::from_millis(5);
 const LONG: u32 = 2_000;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    show(
+    let options = Options::of_command_line(env!("CARGO_PKG_DESCRIPTION"));
+    options.show(
         "Four in five prompts of 50 tokens, one of 2,000; 5 ms of handicap a token; virtual time",
-        &table(&run()?),
-    );
+        &table(&run(options.seed())?),
+    )?;
     Ok(())
 }
 
-fn run() -> Result<[(&'static str, Report); 2], Box<dyn Error>> {
+fn run(seed: u64) -> Result<[(&'static str, Report); 2], Box<dyn Error>> {
     let serve = |order: Box<dyn Order>| {
         let policies = Policies {
             order,
             ..Policies::default()
         };
-        simulate(&l4(4)?, policies, load()).map_err(Box::<dyn Error>::from)
+        simulate(&l4(4)?, policies, load(seed)).map_err(Box::<dyn Error>::from)
     };
     let handicap = Handicap {
         per_token: PER_TOKEN,
@@ -60,10 +61,10 @@ fn run() -> Result<[(&'static str, Report); 2], Box<dyn Error>> {
     ])
 }
 
-fn load() -> impl Iterator<Item = Request> {
-    let mut lengths = Rng::new(3);
+fn load(seed: u64) -> impl Iterator<Item = Request> {
+    let mut lengths = Rng::new(seed + 3);
     (0..)
-        .zip(Poisson::new(12, 5.6))
+        .zip(Poisson::new(seed + 12, 5.6))
         .take(800)
         .map(move |(id, at)| {
             let prompt = if lengths.below(5) == 0 { LONG } else { 50 };
@@ -79,7 +80,13 @@ fn waits(report: &Report, tokens: u32) -> impl Iterator<Item = Span> {
 }
 
 fn table(reports: &[(&'static str, Report)]) -> Table {
-    let mut table = Table::new(["order", "short waits p50", "p99", "long waits p50", "p99"]);
+    let mut table = Table::new([
+        "order",
+        "short waits p50",
+        "short p99",
+        "long waits p50",
+        "long p99",
+    ]);
     for (name, report) in reports {
         table.row([
             (*name).to_owned(),
@@ -98,14 +105,14 @@ mod tests {
 
     #[test]
     fn short_prompts_wait_less() {
-        let [(_, fifo), (_, handicap)] = run().unwrap();
+        let [(_, fifo), (_, handicap)] = run(0).unwrap();
         let p50 = |report| percentile(50, waits(report, 50));
         assert!(p50(&handicap) * 2 < p50(&fifo));
     }
 
     #[test]
     fn nobody_is_passed_by_who_comes_later_than_the_handicap() {
-        let [_, (_, report)] = run().unwrap();
+        let [_, (_, report)] = run(0).unwrap();
         for row in &report.rows {
             let handicap = PER_TOKEN * u64::from(row.usage.prompt_tokens);
             for other in report

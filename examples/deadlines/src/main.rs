@@ -4,7 +4,7 @@
 
 use std::error::Error;
 
-use examples_support::{Table, l4, request, show, simulate};
+use examples_support::{Options, Table, l4, request, simulate};
 use serve_core::{Request, Span};
 use serve_sched::admit::{Admit, DeadlinePrediction};
 use serve_sched::order::{EarliestDeadline, Fifo, Order};
@@ -14,10 +14,11 @@ use serve_sched::{ConfigError, Policies};
 const REQUESTS: usize = 1_000;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    show(
+    let options = Options::of_command_line(env!("CARGO_PKG_DESCRIPTION"));
+    options.show(
         "8 slots that do 7.1 requests/s; half are due in 2 s, half in 10 s; virtual time",
-        &table(&run()?),
-    );
+        &table(&run(options.seed())?),
+    )?;
     Ok(())
 }
 
@@ -31,7 +32,7 @@ struct Line {
     wasted_tokens: u32,
 }
 
-fn run() -> Result<Vec<Line>, Box<dyn Error>> {
+fn run(seed: u64) -> Result<Vec<Line>, Box<dyn Error>> {
     let device = l4(8)?;
     let mut lines = Vec::new();
     for rate in [6.5, 7.5, 10.0] {
@@ -44,7 +45,7 @@ fn run() -> Result<Vec<Line>, Box<dyn Error>> {
             lines.push(Line::new(
                 rate,
                 name,
-                &simulate(&device, policies, load(rate))?,
+                &simulate(&device, policies, load(seed, rate))?,
             ));
             Ok(())
         };
@@ -62,9 +63,9 @@ fn run() -> Result<Vec<Line>, Box<dyn Error>> {
     Ok(lines)
 }
 
-fn load(rate: f64) -> impl Iterator<Item = Request> {
+fn load(seed: u64, rate: f64) -> impl Iterator<Item = Request> {
     (0..)
-        .zip(Poisson::new(5, rate))
+        .zip(Poisson::new(seed + 5, rate))
         .take(REQUESTS)
         .map(|(id, at)| {
             let patience = Span::from_secs(if u64::is_multiple_of(id, 2) { 2 } else { 10 });
@@ -118,7 +119,7 @@ mod tests {
 
     /// The lines of one rate: first come, earliest, and both with a prediction in front.
     fn at(rate: f64) -> [Line; 4] {
-        let lines = run().unwrap().into_iter().filter(|line| line.rate == rate);
+        let lines = run(0).unwrap().into_iter().filter(|line| line.rate == rate);
         let lines: Vec<Line> = lines.collect();
         lines.try_into().ok().unwrap()
     }
@@ -142,7 +143,7 @@ mod tests {
 
     #[test]
     fn everybody_is_answered_once() {
-        for line in run().unwrap() {
+        for line in run(0).unwrap() {
             let met = (line.met_percent * REQUESTS as f64 / 100.0).round() as usize;
             assert_eq!(met + line.refused + line.expired, REQUESTS);
         }

@@ -10,7 +10,7 @@ mod service;
 use std::error::Error;
 use std::time::Duration;
 
-use examples_support::{Table, ms, percentile, show};
+use examples_support::{Options, Table, ms, percentile};
 use serve_core::{Class, Span};
 use serve_sched::Dispatcher;
 use serve_sched::adapter::{Ask, AsyncDispatcher, Rejection};
@@ -33,10 +33,11 @@ const PATIENCE: Span = Span::from_millis(400);
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
-    show(
+    let options = Options::of_command_line(env!("CARGO_PKG_DESCRIPTION"));
+    options.show(
         "150 requests/s, a third of them paid, at a service that does 100; patience 400 ms; real time",
         &table(&run().await?),
-    );
+    )?;
     Ok(())
 }
 

@@ -5,7 +5,7 @@
 use std::error::Error;
 use std::num::NonZeroU32;
 
-use examples_support::{Table, l4, percentile, request, secs, show, simulate};
+use examples_support::{Options, Table, l4, percentile, request, secs, simulate};
 use serve_core::{Request, Span, TenantId, Time};
 use serve_sched::Policies;
 use serve_sched::admit::{Admit, QueueCap};
@@ -18,24 +18,25 @@ const PERSON: TenantId = TenantId::new(2);
 const QUEUE_CAP: u32 = 256;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    show(
+    let options = Options::of_command_line(env!("CARGO_PKG_DESCRIPTION"));
+    options.show(
         "A flood of 400 requests at once, and a person who sends one every 2 s, virtual time",
-        &flood_table(&flood()?),
-    );
-    show(
+        &flood_table(&flood(options.seed())?),
+    )?;
+    options.show(
         "The same behind the queue cap that `serve` has by default, the flood five times as large",
-        &flood_table(&capped()?),
-    );
-    show(
+        &flood_table(&capped(options.seed())?),
+    )?;
+    options.show(
         "Two tenants that always want more, in their first minute, virtual time",
         &share_table(&shares()?),
-    );
+    )?;
     Ok(())
 }
 
 /// First come, first served beside fair shares, one tenant flooding.
-fn flood() -> Result<[(&'static str, Report); 2], Box<dyn Error>> {
-    let load = flood_and_person(Vec::from([Time::ZERO; 400]));
+fn flood(seed: u64) -> Result<[(&'static str, Report); 2], Box<dyn Error>> {
+    let load = flood_and_person(seed, Vec::from([Time::ZERO; 400]));
     Ok([
         ("fifo", serve(Fifo, None, load.clone())?),
         ("fair-tenants", serve(FairTenants::default(), None, load)?),
@@ -43,8 +44,8 @@ fn flood() -> Result<[(&'static str, Report); 2], Box<dyn Error>> {
 }
 
 /// The same where at most 256 requests wait, so that most of the flood is refused.
-fn capped() -> Result<[(&'static str, Report); 2], Box<dyn Error>> {
-    let load = flood_and_person(Poisson::new(4, 50.0).take(2_000).collect());
+fn capped(seed: u64) -> Result<[(&'static str, Report); 2], Box<dyn Error>> {
+    let load = flood_and_person(seed, Poisson::new(seed + 4, 50.0).take(2_000).collect());
     let cap = Some(QUEUE_CAP);
     Ok([
         ("fifo", serve(Fifo, cap, load.clone())?),
@@ -52,8 +53,8 @@ fn capped() -> Result<[(&'static str, Report); 2], Box<dyn Error>> {
     ])
 }
 
-fn flood_and_person(flood: Vec<Time>) -> Vec<Request> {
-    let person = (10_000..).zip(Poisson::new(3, 0.5)).take(20);
+fn flood_and_person(seed: u64, flood: Vec<Time>) -> Vec<Request> {
+    let person = (10_000..).zip(Poisson::new(seed + 3, 0.5)).take(20);
     let person = person.map(|(id, at)| request(id, at, 30, 64).with_tenant(PERSON));
     let flood = (0..).zip(flood);
     let flood = flood.map(|(id, at)| request(id, at, 30, 64).with_tenant(FLOOD));
@@ -165,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_flood_makes_nobody_wait_but_itself() {
-        let [(_, fifo), (_, fair)] = flood().unwrap();
+        let [(_, fifo), (_, fair)] = flood(0).unwrap();
         assert!(wait(&fifo, PERSON, 50) > Span::from_secs(20));
         assert!(wait(&fair, PERSON, 99) < Span::from_secs(2));
         // The same work is done in about the same time.
@@ -175,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_full_queue_has_a_place_for_whoever_has_taken_none() {
-        let [(_, fifo), (_, fair)] = capped().unwrap();
+        let [(_, fifo), (_, fair)] = capped(0).unwrap();
         assert!(answered(&fifo, PERSON) < 10);
         assert_eq!(answered(&fair, PERSON), 20);
         assert!(wait(&fair, PERSON, 99) < Span::from_secs(2));

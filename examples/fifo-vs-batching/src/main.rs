@@ -6,7 +6,7 @@
 
 use std::error::Error;
 
-use examples_support::{Table, clients, l4, percentile, request, secs, show};
+use examples_support::{Options, Table, clients, l4, percentile, request, secs};
 use serve_core::Span;
 use serve_sched::batch::{Batch, OneAtATime, Static, Window};
 use serve_sched::sim::Row;
@@ -15,10 +15,11 @@ use serve_sched::{ConfigError, Policies};
 const REQUESTS: u64 = 320;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    show(
+    let options = Options::of_command_line(env!("CARGO_PKG_DESCRIPTION"));
+    options.show(
         "Closed loop, chat prompts, 64 tokens out, virtual time",
         &run()?.table(),
-    );
+    )?;
     Ok(())
 }
 

@@ -32,7 +32,7 @@ enum Load {
     PerSec(u32),
 }
 
-pub(crate) fn run() -> Result<Report, Box<dyn Error>> {
+pub(crate) fn run(seed: u64) -> Result<Report, Box<dyn Error>> {
     let lines = [
         (Load::Clients(1), Some(31.0)),
         (Load::Clients(4), Some(36.0)),
@@ -45,8 +45,8 @@ pub(crate) fn run() -> Result<Report, Box<dyn Error>> {
         Ok(Line {
             load,
             measured_ms,
-            static_8: first_token(load, Batching::Static(8))?,
-            continuous_16: first_token(load, Batching::Continuous(16))?,
+            static_8: first_token(seed, load, Batching::Static(8))?,
+            continuous_16: first_token(seed, load, Batching::Continuous(16))?,
         })
     };
     Ok(Report {
@@ -54,7 +54,7 @@ pub(crate) fn run() -> Result<Report, Box<dyn Error>> {
     })
 }
 
-fn first_token(load: Load, batching: Batching) -> Result<Span, Box<dyn Error>> {
+fn first_token(seed: u64, load: Load, batching: Batching) -> Result<Span, Box<dyn Error>> {
     let policies = Policies {
         admit: Vec::new(),
         batch: batching.policy(),
@@ -65,7 +65,7 @@ fn first_token(load: Load, batching: Batching) -> Result<Span, Box<dyn Error>> {
     let report: SimReport = match load {
         Load::Clients(many) => clients(&device, policies, many, 0..40, shape)?,
         Load::PerSec(rate) => {
-            let arrivals = (0..).zip(Poisson::new(7, f64::from(rate))).take(400);
+            let arrivals = (0..).zip(Poisson::new(seed + 7, f64::from(rate))).take(400);
             simulate(&device, policies, arrivals.map(|(id, at)| shape(id, at)))?
         }
     };
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn under_capacity_it_is_the_window_and_a_prefill() {
-        let lines = run().unwrap().lines;
+        let lines = run(0).unwrap().lines;
         assert_near(lines[0].static_8.as_millis_f64(), 31.0, 0.15);
         assert_near(lines[1].static_8.as_millis_f64(), 36.0, 0.15);
         // Eight clients that answer at the same moment fill their batch at once here. On the device
@@ -112,13 +112,13 @@ mod tests {
 
     #[test]
     fn over_capacity_a_static_batch_makes_everybody_wait_for_one_more() {
-        let line = run().unwrap().lines[3];
+        let line = run(0).unwrap().lines[3];
         assert_near(line.static_8.as_millis_f64(), 919.0, 0.1);
     }
 
     #[test]
     fn joining_at_the_next_step_is_tens_of_milliseconds_at_any_load() {
-        for line in run().unwrap().lines {
+        for line in run(0).unwrap().lines {
             assert!(line.continuous_16 < Span::from_millis(60), "{line:?}");
         }
     }

@@ -17,7 +17,7 @@ mod tiers;
 
 use std::error::Error;
 
-use examples_support::{request, show};
+use examples_support::{Options, request};
 use serve_core::{Request, Span, Time};
 use serve_sched::batch::{Batch, Continuous, OneAtATime, Static, Window};
 
@@ -27,27 +27,28 @@ const PROMPT_TOKENS: u32 = 30;
 const WINDOW: Span = Span::from_millis(10);
 
 fn main() -> Result<(), Box<dyn Error>> {
+    let options = Options::of_command_line(env!("CARGO_PKG_DESCRIPTION"));
     let batching = batching::run()?;
-    show(
+    options.show(
         "Batching: 16 clients, 40 requests that end after 51 tokens",
         &batching.table(),
-    );
+    )?;
     let overload = overload::run()?;
-    show(
+    options.show(
         "Overload: 18 requests/s, twice what batches of 8 can do, for 20 s",
         &overload.table(),
-    );
-    let first_token = first_token::run()?;
-    show("Time to first token, p50", &first_token.table());
+    )?;
+    let first_token = first_token::run(options.seed())?;
+    options.show("Time to first token, p50", &first_token.table())?;
     let tiers = tiers::run()?;
-    show(
+    options.show(
         "Longest wait of a free request: 1 a second, beside so many paid ones, for 30 s",
         &tiers.table(),
-    );
-    show(
+    )?;
+    options.show(
         "Admitted of 13 paid and 5 free requests/s in 20 s",
         &tiers.admission_table(),
-    );
+    )?;
     Ok(())
 }
 

@@ -9,7 +9,7 @@ mod model;
 use std::collections::BTreeMap;
 use std::error::Error;
 
-use examples_support::{Table, ms, show};
+use examples_support::{Options, Table, ms};
 use serve_core::{
     Backend, EventKind, InvalidRequest, Request, RequestId, Span, StepOutcome, StepPlan, Time,
     TokenId,
@@ -27,12 +27,13 @@ const PROMPTS: [&str; 4] = [
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {
+    let options = Options::of_command_line(env!("CARGO_PKG_DESCRIPTION"));
     let [alone, together] = run()?;
-    show(
+    options.show(
         "Four prompts, 60 bytes each, at 10 ms a step",
         &table(&[&alone, &together]),
-    );
-    show("What the model says", &answers(&together));
+    )?;
+    options.show("What the model says", &answers(&together))?;
     Ok(())
 }
 

@@ -6,24 +6,28 @@ mod chart;
 mod charts;
 
 use std::error::Error;
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::Parser;
+
 use charts::CHARTS;
 
-#[expect(
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "a command says what it did"
-)]
+/// Draws every policy beside its control, from the simulator with fixed seeds.
+#[derive(Debug, Parser)]
+struct Options {
+    /// The folder of the charts, as docs/charts; it is made if it is not there
+    folder: PathBuf,
+}
+
+#[expect(clippy::print_stderr, reason = "a command says what it did")]
 fn main() -> ExitCode {
-    let arguments: Vec<PathBuf> = std::env::args_os().skip(1).map(PathBuf::from).collect();
-    let [folder] = &arguments[..] else {
-        eprintln!(
-            "usage: policy-charts FOLDER (an existing folder for the charts, as docs/charts)"
-        );
-        return ExitCode::from(2);
-    };
+    let Options { folder } = Options::parse();
+    if let Err(error) = std::fs::create_dir_all(&folder) {
+        eprintln!("cannot make {}: {error}", folder.display());
+        return ExitCode::FAILURE;
+    }
     for (name, _) in CHARTS {
         let path = folder.join(format!("{name}.svg"));
         let written = draw(name).and_then(|svg| Ok(std::fs::write(&path, svg)?));
@@ -31,7 +35,8 @@ fn main() -> ExitCode {
             eprintln!("cannot draw {}: {error}", path.display());
             return ExitCode::FAILURE;
         }
-        println!("{}", path.display());
+        // Who reads no further has the charts nevertheless.
+        let _ = writeln!(std::io::stdout(), "{}", path.display());
     }
     ExitCode::SUCCESS
 }

@@ -2,13 +2,13 @@
 //! keep room for the longest, and leave most of it empty; or fill the cache, and when it is full take
 //! the blocks of one request away, which waits again in its old place and is computed anew.
 //!
-//! The same mechanism, if it is asked to, makes a running request of a lower class yield to a waiting
-//! one of a higher class.
+//! The same mechanism, if it is asked to, preempts a running request of a lower class for a waiting one of
+//! a higher class.
 
 use std::error::Error;
 
 use examples_support::{
-    Table, l4, l4_with_blocks, percentile, request, secs, show, simulate, simulate_preempting,
+    Options, Table, l4, l4_with_blocks, percentile, request, secs, simulate, simulate_preempting,
 };
 use serve_core::rng::Rng;
 use serve_core::{Class, Request, Span, Time};
@@ -27,25 +27,26 @@ const BLOCKS_MAX: u32 = 57;
 const BLOCKS: u32 = 7 * BLOCKS_MAX;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    show(
+    let options = Options::of_command_line(env!("CARGO_PKG_DESCRIPTION"));
+    options.show(
         "400 requests of 1 to 57 blocks, all waiting; 16 slots but for the second line; virtual time",
-        &pressure_table(&pressure()?),
-    );
-    show(
+        &pressure_table(&pressure(options.seed())?),
+    )?;
+    options.show(
         "8 slots full of class 1, and one request of class 0 every second, virtual time",
-        &class_table(&by_class()?),
-    );
+        &class_table(&by_class(options.seed())?),
+    )?;
     Ok(())
 }
 
 struct Pressed {
     report: Report,
-    /// Positions that had been run when their request yielded.
+    /// Positions that had been run when their request was preempted.
     lost_tokens: u64,
 }
 
 /// Room for everybody; room for the longest answers of a few; and two choices of which request is preempted.
-fn pressure() -> Result<[(&'static str, Pressed); 4], Box<dyn Error>> {
+fn pressure(seed: u64) -> Result<[(&'static str, Pressed); 4], Box<dyn Error>> {
     let serve = |blocks, slots, victim: Box<dyn Victim>| -> Result<Pressed, Box<dyn Error>> {
         let policies = Policies {
             admit: Vec::new(),
@@ -56,7 +57,7 @@ fn pressure() -> Result<[(&'static str, Pressed); 4], Box<dyn Error>> {
             victim,
             ..Policies::default()
         };
-        let mut lengths = Rng::new(1);
+        let mut lengths = Rng::new(seed + 1);
         let load = (0..REQUESTS).map(|id| {
             let mut up_to = |most: u32| 1 + lengths.below(u64::from(most)) as u32;
             request(
@@ -83,7 +84,7 @@ fn pressure() -> Result<[(&'static str, Pressed); 4], Box<dyn Error>> {
             serve(BLOCKS, 7, Box::new(NewestOfLowestClass))?,
         ),
         (
-            "399, newest yields",
+            "399, newest preempted",
             serve(BLOCKS, 16, Box::new(NewestOfLowestClass))?,
         ),
         (
@@ -94,7 +95,7 @@ fn pressure() -> Result<[(&'static str, Pressed); 4], Box<dyn Error>> {
 }
 
 /// The device with so many blocks to give, beside the null block.
-fn by_class() -> Result<[(&'static str, Report); 2], Box<dyn Error>> {
+fn by_class(seed: u64) -> Result<[(&'static str, Report); 2], Box<dyn Error>> {
     let serve = |by_class| -> Result<Report, Box<dyn Error>> {
         let policies = Policies {
             order: Box::new(StrictTiers),
@@ -106,7 +107,7 @@ fn by_class() -> Result<[(&'static str, Report); 2], Box<dyn Error>> {
         };
         let low = (0..60).map(|id| request(id, Time::ZERO, 60, 400));
         let low = low.map(|request| request.with_class(Class::new(1)));
-        let high = (1_000..).zip(Poisson::new(2, 1.0)).take(30);
+        let high = (1_000..).zip(Poisson::new(seed + 2, 1.0)).take(30);
         let high = high.map(|(id, at)| request(id, at, 60, 40));
         let mut load: Vec<Request> = low.chain(high).collect();
         load.sort_by_key(Request::arrival);
@@ -177,8 +178,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn filling_the_cache_and_yielding_beats_keeping_room_for_the_longest() {
-        let [(_, ample), (_, few), (_, newest), (_, least)] = pressure().unwrap();
+    fn filling_the_cache_and_preempting_beats_keeping_room_for_the_longest() {
+        let [(_, ample), (_, few), (_, newest), (_, least)] = pressure(0).unwrap();
         assert_eq!(ample.report.stats.counters.preempted, 0);
         assert_eq!(few.report.stats.counters.preempted, 0);
         for pressed in [&newest, &least] {
@@ -194,12 +195,12 @@ mod tests {
 
     #[test]
     fn a_higher_class_that_may_take_a_slot_does_not_wait() {
-        let [(_, waits), (_, takes)] = by_class().unwrap();
+        let [(_, waits), (_, takes)] = by_class(0).unwrap();
         assert!(first_token(&waits, 0, 99) > Span::from_secs(1));
         assert!(first_token(&takes, 0, 99) < Span::from_millis(100));
         assert!(
             takes.rows.iter().all(Row::is_finished),
-            "whoever yields goes on later"
+            "what is preempted goes on later"
         );
         assert!(takes.end > waits.end, "what is run again takes time");
     }

@@ -5,7 +5,7 @@
 
 use std::error::Error;
 
-use examples_support::{Table, l4, ms, percentile, secs, show, simulate};
+use examples_support::{Options, Table, l4, ms, percentile, secs, simulate};
 use serve_core::{InvalidRequest, Request, RequestId, Span, TenantId, TokenId};
 use serve_sched::Policies;
 use serve_sched::kv::KvSettings;
@@ -18,43 +18,46 @@ const REQUESTS: u64 = 300;
 const TENANTS: u32 = 10;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    show(
+    let options = Options::of_command_line(env!("CARGO_PKG_DESCRIPTION"));
+    options.show(
         "1,500 tokens of instructions and 60 of one's own, 10 tenants, 4 requests/s, virtual time",
-        &table(&run()?),
-    );
+        &table(&run(options.seed())?),
+    )?;
     Ok(())
 }
 
-fn run() -> Result<[(&'static str, Report); 3], Box<dyn Error>> {
+fn run(seed: u64) -> Result<[(&'static str, Report); 3], Box<dyn Error>> {
     let kv = |reuse_prefixes, isolate_tenants| KvSettings {
         reuse_prefixes,
         isolate_tenants,
         ..KvSettings::default()
     };
     Ok([
-        ("off", serve(kv(false, true))?),
-        ("within a tenant", serve(kv(true, true))?),
-        ("across tenants", serve(kv(true, false))?),
+        ("off", serve(seed, kv(false, true))?),
+        ("within a tenant", serve(seed, kv(true, true))?),
+        ("across tenants", serve(seed, kv(true, false))?),
     ])
 }
 
-fn serve(kv: KvSettings) -> Result<Report, Box<dyn Error>> {
+fn serve(seed: u64, kv: KvSettings) -> Result<Report, Box<dyn Error>> {
     let policies = Policies {
         kv,
         ..Policies::default()
     };
-    let load: Result<Vec<Request>, _> = load().collect();
+    let load: Result<Vec<Request>, _> = load(seed).collect();
     Ok(simulate(&l4(8)?, policies, load?)?)
 }
 
-fn load() -> impl Iterator<Item = Result<Request, InvalidRequest>> {
-    (0..REQUESTS).zip(Poisson::new(10, 4.0)).map(|(id, at)| {
-        let shared = (0..SHARED_TOKENS).map(TokenId::new);
-        let own = (0..OWN_TOKENS).map(|n| TokenId::new(10_000 + id as u32 * OWN_TOKENS + n));
-        let prompt: Vec<TokenId> = shared.chain(own).collect();
-        let request = Request::new(RequestId::new(id), at, prompt, 64)?;
-        Ok(request.with_tenant(TenantId::new(id as u32 % TENANTS)))
-    })
+fn load(seed: u64) -> impl Iterator<Item = Result<Request, InvalidRequest>> {
+    (0..REQUESTS)
+        .zip(Poisson::new(seed + 10, 4.0))
+        .map(|(id, at)| {
+            let shared = (0..SHARED_TOKENS).map(TokenId::new);
+            let own = (0..OWN_TOKENS).map(|n| TokenId::new(10_000 + id as u32 * OWN_TOKENS + n));
+            let prompt: Vec<TokenId> = shared.chain(own).collect();
+            let request = Request::new(RequestId::new(id), at, prompt, 64)?;
+            Ok(request.with_tenant(TenantId::new(id as u32 % TENANTS)))
+        })
 }
 
 fn first_token(report: &Report, percent: u32) -> Span {
@@ -93,7 +96,7 @@ mod tests {
 
     #[test]
     fn instructions_are_run_once_for_each_tenant_or_once_for_all() {
-        let [(_, off), (_, within), (_, across)] = run().unwrap();
+        let [(_, off), (_, within), (_, across)] = run(0).unwrap();
         let whole = REQUESTS * u64::from(SHARED_TOKENS + OWN_TOKENS);
         assert_eq!(off.stats.counters.prefill_tokens, whole);
         assert_eq!(off.stats.counters.cached_tokens, 0);
@@ -110,7 +113,7 @@ mod tests {
 
     #[test]
     fn what_is_not_run_is_not_waited_for() {
-        let [(_, off), (_, within), (_, across)] = run().unwrap();
+        let [(_, off), (_, within), (_, across)] = run(0).unwrap();
         assert!(first_token(&within, 50) * 2 < first_token(&off, 50));
         assert!(first_token(&across, 99) < first_token(&off, 99));
         assert!(within.busy < off.busy);

@@ -4,7 +4,7 @@
 
 use std::error::Error;
 
-use examples_support::{Table, l4, mean, percentile, request, secs, show, simulate};
+use examples_support::{Options, Table, l4, mean, percentile, request, secs, simulate};
 use serve_core::rng::Rng;
 use serve_core::{Request, Span, Time};
 use serve_sched::Policies;
@@ -14,10 +14,11 @@ use serve_sched::sim::{Poisson, Report, Row};
 const LONG: u32 = 600;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    show(
+    let options = Options::of_command_line(env!("CARGO_PKG_DESCRIPTION"));
+    options.show(
         "8 slots for 3 min at full load: 12.5 answers/s of 8 to 56 tokens, 0.12/s of 600; virtual time",
-        &table(&run()?),
-    );
+        &table(&run(options.seed())?),
+    )?;
     Ok(())
 }
 
@@ -34,7 +35,7 @@ impl Order for ShortestFirst {
     }
 }
 
-fn run() -> Result<Vec<(String, Report)>, Box<dyn Error>> {
+fn run(seed: u64) -> Result<Vec<(String, Report)>, Box<dyn Error>> {
     let orders: [Box<dyn Order>; 3] = [
         Box::new(Fifo),
         Box::new(ShortestFirst),
@@ -48,13 +49,13 @@ fn run() -> Result<Vec<(String, Report)>, Box<dyn Error>> {
             order,
             ..Policies::default()
         };
-        reports.push((name, simulate(&l4(8)?, policies, load())?));
+        reports.push((name, simulate(&l4(8)?, policies, load(seed))?));
     }
     Ok(reports)
 }
 
-fn load() -> Vec<Request> {
-    let mut lengths = Rng::new(4);
+fn load(base: u64) -> Vec<Request> {
+    let mut lengths = Rng::new(base + 4);
     let mut stream = |seed, rate, first_id, long| -> Vec<Request> {
         let minutes = Poisson::new(seed, rate).take_while(|&at| at < Time::from_secs(180));
         let requests = (first_id..).zip(minutes).map(|(id, at)| {
@@ -67,8 +68,8 @@ fn load() -> Vec<Request> {
         });
         requests.collect()
     };
-    let mut load = stream(6, 12.5, 0, false);
-    load.extend(stream(7, 0.12, 1_000_000, true));
+    let mut load = stream(base + 6, 12.5, 0, false);
+    load.extend(stream(base + 7, 0.12, 1_000_000, true));
     load.sort_by_key(Request::arrival);
     load
 }
@@ -108,7 +109,7 @@ mod tests {
 
     #[test]
     fn short_ones_first_is_a_shorter_mean_and_waiting_makes_up_for_being_long() {
-        let reports = run().unwrap();
+        let reports = run(0).unwrap();
         let [(_, fifo), (_, shortest), (_, ratio)] = &reports[..] else {
             panic!("three orders");
         };
@@ -123,7 +124,7 @@ mod tests {
 
     #[test]
     fn nobody_is_passed_any_more_after_a_minute() {
-        let (_, ratio) = run().unwrap().pop().unwrap();
+        let (_, ratio) = run(0).unwrap().pop().unwrap();
         let longest = ratio.rows.iter().filter_map(Row::waited).max().unwrap();
         assert!(longest < Span::from_secs(60), "{longest}");
     }

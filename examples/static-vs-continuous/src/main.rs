@@ -4,7 +4,7 @@
 
 use std::error::Error;
 
-use examples_support::{Table, l4, ms, percentile, request, secs, show, simulate};
+use examples_support::{Options, Table, l4, ms, percentile, request, secs, simulate};
 use serve_core::rng::Rng;
 use serve_core::{Request, Span};
 use serve_sched::Policies;
@@ -14,10 +14,11 @@ use serve_sched::sim::{Poisson, Row};
 const SLOTS: u32 = 8;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    show(
+    let options = Options::of_command_line(env!("CARGO_PKG_DESCRIPTION"));
+    options.show(
         "8 slots, answers of 8 to 247 tokens, arrivals at random, virtual time",
-        &table(&run()?),
-    );
+        &table(&run(options.seed())?),
+    )?;
     Ok(())
 }
 
@@ -32,23 +33,23 @@ struct Line {
     slots_used: f64,
 }
 
-fn run() -> Result<Vec<Line>, Box<dyn Error>> {
+fn run(seed: u64) -> Result<Vec<Line>, Box<dyn Error>> {
     let mut lines = Vec::new();
     for rate in [1, 2, 3] {
         let batch = Static::new(SLOTS, Window::Fixed(Span::from_millis(10)));
-        lines.push(serve(rate, Box::new(batch))?);
-        lines.push(serve(rate, Box::new(Continuous::default()))?);
+        lines.push(serve(seed, rate, Box::new(batch))?);
+        lines.push(serve(seed, rate, Box::new(Continuous::default()))?);
     }
     Ok(lines)
 }
 
-fn serve(rate: u32, batch: Box<dyn Batch>) -> Result<Line, Box<dyn Error>> {
+fn serve(seed: u64, rate: u32, batch: Box<dyn Batch>) -> Result<Line, Box<dyn Error>> {
     let name = batch.name();
     let policies = Policies {
         batch,
         ..Policies::default()
     };
-    let report = simulate(&l4(SLOTS)?, policies, load(rate))?;
+    let report = simulate(&l4(SLOTS)?, policies, load(seed, rate))?;
     let rows = || report.rows.iter();
     let in_slots: Span = rows()
         .filter_map(|row| Some(row.end.since(row.started?)))
@@ -63,9 +64,9 @@ fn serve(rate: u32, batch: Box<dyn Batch>) -> Result<Line, Box<dyn Error>> {
     })
 }
 
-fn load(rate: u32) -> impl Iterator<Item = Request> {
-    let mut lengths = Rng::new(2);
-    let arrivals = (0..600).zip(Poisson::new(1, f64::from(rate)));
+fn load(seed: u64, rate: u32) -> impl Iterator<Item = Request> {
+    let mut lengths = Rng::new(seed + 2);
+    let arrivals = (0..600).zip(Poisson::new(seed + 1, f64::from(rate)));
     arrivals.map(move |(id, at)| request(id, at, 30, 8 + lengths.below(240) as u32))
 }
 
@@ -97,7 +98,7 @@ mod tests {
 
     #[test]
     fn joining_at_every_step_is_an_earlier_first_token_at_any_load() {
-        for pair in run().unwrap().chunks(2) {
+        for pair in run(0).unwrap().chunks(2) {
             let [fixed, continuous] = pair else {
                 panic!("lines come in pairs")
             };
@@ -112,7 +113,7 @@ mod tests {
 
     #[test]
     fn while_slots_are_free_the_first_token_of_most_is_a_step_or_two_away() {
-        for line in run().unwrap() {
+        for line in run(0).unwrap() {
             if line.batch == "continuous" && line.rate <= 2 {
                 assert!(line.first_token_p50 < Span::from_millis(40), "{line:?}");
             }

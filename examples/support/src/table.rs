@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use serde_json::{Map, Value, json};
 use serve_core::Span;
 
 /// Rows under headings. The first column is text and is aligned left; the others hold numbers and
@@ -13,7 +14,17 @@ pub struct Table {
 
 impl Table {
     /// A table with headings and no rows.
+    ///
+    /// # Panics
+    ///
+    /// When two headings are the same: then a program could not tell their columns apart.
     pub fn new<const N: usize>(headings: [&str; N]) -> Self {
+        let mut names = headings.to_vec();
+        names.sort_unstable();
+        assert!(
+            names.windows(2).all(|pair| pair[0] != pair[1]),
+            "{headings:?}"
+        );
         Self {
             lines: vec![headings.map(str::to_owned).to_vec()],
         }
@@ -23,6 +34,40 @@ impl Table {
     pub fn row<const N: usize>(&mut self, cells: [String; N]) {
         self.lines.push(Vec::from(cells));
     }
+
+    /// The table for a program: each row by the headings, numbers as they are shown, and their units with the
+    /// headings, as in `"p99 (s)": 1.08`.
+    pub fn json(&self, title: &str) -> Value {
+        let (headings, rows) = match self.lines.split_first() {
+            Some((headings, rows)) => (headings.as_slice(), rows),
+            None => (&[][..], &[][..]),
+        };
+        let row = |cells: &Vec<String>| {
+            let cells = headings.iter().zip(cells).enumerate();
+            let cells =
+                cells.map(
+                    |(column, (heading, cell))| match number(cell).filter(|_| column > 0) {
+                        Some((number, "")) => (heading.clone(), json!(number)),
+                        Some((number, unit)) => (format!("{heading} ({unit})"), json!(number)),
+                        None => (heading.clone(), json!(cell)),
+                    },
+                );
+            Value::Object(Map::from_iter(cells))
+        };
+        let rows: Vec<Value> = rows.iter().map(row).collect();
+        json!({ "title": title, "rows": rows })
+    }
+}
+
+/// A cell's number and its unit, if it is nothing else.
+fn number(cell: &str) -> Option<(f64, &str)> {
+    let end = cell.find(|letter: char| !letter.is_ascii_digit() && !matches!(letter, '.' | '-'));
+    let (digits, unit) = cell.split_at(end.unwrap_or(cell.len()));
+    let unit = unit.strip_prefix(' ').unwrap_or(unit);
+    let is_unit = unit
+        .chars()
+        .all(|letter| letter.is_alphabetic() || matches!(letter, '%' | '/'));
+    Some((digits.parse().ok().filter(|_| is_unit)?, unit))
 }
 
 impl fmt::Display for Table {
@@ -48,12 +93,6 @@ impl fmt::Display for Table {
         }
         Ok(())
     }
-}
-
-/// Prints a table under its title.
-#[expect(clippy::print_stdout, reason = "an example prints its table")]
-pub fn show(title: &str, table: &Table) {
-    println!("{title}\n\n{table}");
 }
 
 /// Seconds with two decimals.
@@ -85,5 +124,32 @@ mod tests {
             table.to_string(),
             lines.map(|line| format!("{line}\n")).concat()
         );
+    }
+
+    #[test]
+    #[should_panic = "wait"]
+    fn no_two_columns_have_the_same_heading() {
+        Table::new(["order", "wait", "p99", "wait"]);
+    }
+
+    #[test]
+    fn a_program_gets_numbers_with_their_units_in_the_headings() {
+        let mut table = Table::new(["7 s", "wait", "gain", "met", "of all", "rate", "count"]);
+        let cells = [
+            "7 s",
+            "12.34 s",
+            "1.5x",
+            "93.0%",
+            "6 of 20",
+            "7.1 req/s",
+            "12",
+        ];
+        table.row(cells.map(str::to_owned));
+        let expected = json!({"title": "t", "rows": [{
+            "7 s": "7 s", "wait (s)": 12.34, "gain (x)": 1.5, "met (%)": 93.0, "of all": "6 of 20",
+            "rate (req/s)": 7.1, "count": 12.0,
+        }]});
+        assert_eq!(table.json("t"), expected);
+        assert_eq!(number("-"), None);
     }
 }

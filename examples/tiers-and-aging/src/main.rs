@@ -4,7 +4,7 @@
 
 use std::error::Error;
 
-use examples_support::{Table, l4, percentile, request, secs, show, simulate};
+use examples_support::{Options, Table, l4, percentile, request, secs, simulate};
 use serve_core::{Class, Request, Span, Time};
 use serve_sched::Policies;
 use serve_sched::order::{AgingTiers, Fifo, Order, StrictTiers};
@@ -15,14 +15,15 @@ const FREE: Class = Class::new(1);
 const AGE_AFTER: Span = Span::from_secs(2);
 
 fn main() -> Result<(), Box<dyn Error>> {
-    show(
+    let options = Options::of_command_line(env!("CARGO_PKG_DESCRIPTION"));
+    options.show(
         "6.2 paid and 0.5 free requests/s at 8 slots that do 7.1, for a minute, virtual time",
-        &table(&run()?),
-    );
+        &table(&run(options.seed())?),
+    )?;
     Ok(())
 }
 
-fn run() -> Result<Vec<(&'static str, Report)>, Box<dyn Error>> {
+fn run(seed: u64) -> Result<Vec<(&'static str, Report)>, Box<dyn Error>> {
     let orders: [(&'static str, Box<dyn Order>); 4] = [
         ("fifo", Box::new(Fifo)),
         ("strict tiers", Box::new(StrictTiers)),
@@ -38,20 +39,20 @@ fn run() -> Result<Vec<(&'static str, Report)>, Box<dyn Error>> {
             order,
             ..Policies::default()
         };
-        reports.push((name, simulate(&l4(8)?, policies, load())?));
+        reports.push((name, simulate(&l4(8)?, policies, load(seed))?));
     }
     Ok(reports)
 }
 
-fn load() -> Vec<Request> {
+fn load(base: u64) -> Vec<Request> {
     let tier = |class, seed, rate, first_id| {
         let minute = Poisson::new(seed, rate).take_while(|&at| at < Time::from_secs(60));
         (first_id..)
             .zip(minute)
             .map(move |(id, at)| request(id, at, 30, 64).with_class(class))
     };
-    let mut load: Vec<Request> = tier(PAID, 3, 6.2, 0)
-        .chain(tier(FREE, 2, 0.5, 10_000))
+    let mut load: Vec<Request> = tier(PAID, base + 3, 6.2, 0)
+        .chain(tier(FREE, base + 2, 0.5, 10_000))
         .collect();
     load.sort_by_key(Request::arrival);
     load
@@ -83,7 +84,7 @@ mod tests {
 
     #[test]
     fn tiers_favour_paid_and_aging_ends_what_they_do_to_free() {
-        let reports = run().unwrap();
+        let reports = run(0).unwrap();
         let [(_, fifo), (_, strict), _, (_, aging)] = &reports[..] else {
             panic!("four orders");
         };
@@ -100,7 +101,7 @@ mod tests {
 
     #[test]
     fn once_aged_nobody_younger_passes() {
-        let (_, aging) = run().unwrap().pop().unwrap();
+        let (_, aging) = run(0).unwrap().pop().unwrap();
         for row in &aging.rows {
             let (aged_at, started) = (row.arrival + AGE_AFTER, row.started.unwrap());
             for other in aging

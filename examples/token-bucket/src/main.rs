@@ -5,7 +5,7 @@
 use std::error::Error;
 use std::num::NonZeroU64;
 
-use examples_support::{Table, l4, percentile, request, secs, show, simulate};
+use examples_support::{Options, Table, l4, percentile, request, secs, simulate};
 use serve_core::{Request, Span, TenantId, Time};
 use serve_sched::Policies;
 use serve_sched::admit::{Admit, Cost, Quota, TokenBucket};
@@ -19,21 +19,22 @@ const RATE: NonZeroU64 = NonZeroU64::MIN.saturating_add(2);
 const BURST: NonZeroU64 = NonZeroU64::MIN.saturating_add(7);
 
 fn main() -> Result<(), Box<dyn Error>> {
-    show(
+    let options = Options::of_command_line(env!("CARGO_PKG_DESCRIPTION"));
+    options.show(
         "A job sends 60 at once every 10 s, a person one every 2 s, for a minute, virtual time",
-        &table(&run()?),
-    );
+        &table(&run(options.seed())?, options.seed()),
+    )?;
     Ok(())
 }
 
 /// Nothing beside a bucket for each tenant.
-fn run() -> Result<[(&'static str, Report); 2], Box<dyn Error>> {
+fn run(seed: u64) -> Result<[(&'static str, Report); 2], Box<dyn Error>> {
     let serve = |admit: Vec<Box<dyn Admit>>| {
         let policies = Policies {
             admit,
             ..Policies::default()
         };
-        simulate(&l4(8)?, policies, load()).map_err(Box::<dyn Error>::from)
+        simulate(&l4(8)?, policies, load(seed)).map_err(Box::<dyn Error>::from)
     };
     Ok([
         ("none", serve(Vec::new())?),
@@ -46,11 +47,11 @@ fn bucket() -> TokenBucket {
     TokenBucket::per_tenant(quota, Cost::Request)
 }
 
-fn load() -> Vec<Request> {
+fn load(seed: u64) -> Vec<Request> {
     let burst = |n: u64| (0..60).map(move |id| (n * 60 + id, Time::from_secs(n * 10)));
     let job = (0..6).flat_map(burst);
     let job = job.map(|(id, at)| request(id, at, 30, 64).with_tenant(JOB));
-    let minute = Poisson::new(9, 0.5).take_while(|&at| at < Time::from_secs(60));
+    let minute = Poisson::new(seed + 9, 0.5).take_while(|&at| at < Time::from_secs(60));
     let person = (1_000..).zip(minute);
     let person = person.map(|(id, at)| request(id, at, 30, 64).with_tenant(PERSON));
     let mut load: Vec<Request> = job.chain(person).collect();
@@ -67,7 +68,7 @@ fn waits(report: &Report, tenant: TenantId) -> impl Iterator<Item = Span> {
     finished(report, tenant).filter_map(Row::waited)
 }
 
-fn table(reports: &[(&'static str, Report)]) -> Table {
+fn table(reports: &[(&'static str, Report)], seed: u64) -> Table {
     let mut table = Table::new([
         "bucket",
         "job served",
@@ -77,7 +78,7 @@ fn table(reports: &[(&'static str, Report)]) -> Table {
         "p99",
     ]);
     let served = |report, tenant| {
-        let all = load()
+        let all = load(seed)
             .iter()
             .filter(|request| request.tenant() == tenant)
             .count();
@@ -104,8 +105,8 @@ mod tests {
 
     #[test]
     fn a_job_beyond_its_rate_is_refused_and_a_person_within_theirs_is_not() {
-        let [(_, none), (_, bucket)] = run().unwrap();
-        let person = load()
+        let [(_, none), (_, bucket)] = run(0).unwrap();
+        let person = load(0)
             .iter()
             .filter(|request| request.tenant() == PERSON)
             .count();

@@ -59,7 +59,7 @@ pub(super) fn check(files: &[File]) -> Vec<Finding> {
 }
 
 /// The root of the program or library that a file is part of, and its module's path in there.
-fn place(file: &File, files: &[File]) -> Option<(String, ItemPath)> {
+pub(super) fn place(file: &File, files: &[File]) -> Option<(String, ItemPath)> {
     let (krate, inside) = file.path.split_once("/src/")?;
     if !file.is_rust() || file.is_test() {
         return None;
@@ -192,7 +192,7 @@ impl<'ast> Visit<'ast> for Reader<'_> {
     }
 }
 
-fn is_test(attributes: &[Attribute]) -> bool {
+pub(super) fn is_test(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| match &attribute.meta {
         // `any(test, ..)` is of the product too.
         Meta::List(list) if list.path.is_ident("cfg") => {

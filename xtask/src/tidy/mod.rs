@@ -3,6 +3,7 @@
 //! A rule is a small function from text (or from the dependency graph) to findings; each names a
 //! place and the remedy. What a lint of rustc or clippy can say is said there and not here.
 
+mod api;
 mod circles;
 mod docs;
 mod edges;
@@ -99,6 +100,9 @@ pub(crate) fn run(cli: &clap::Command) -> TaskResult {
     findings.extend(files.iter().flat_map(sources::check));
     findings.extend(circles::check(&files));
     findings.extend(manifests::check(&files));
+    findings.extend(api::check(&files, |path| {
+        fs::read_to_string(root.join(path)).ok()
+    }));
     let binaries = metadata.workspace_packages().into_iter();
     let binaries = binaries
         .flat_map(|package| &package.targets)
@@ -124,6 +128,17 @@ pub(crate) fn run(cli: &clap::Command) -> TaskResult {
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// Writes what others can name of the crates that they depend on, where [`run`] looks for it.
+pub(crate) fn write_api() -> TaskResult {
+    let metadata = cargo_metadata::MetadataCommand::new().no_deps().exec()?;
+    let root = metadata.workspace_root.as_std_path();
+    let files = read(root)?;
+    for krate in api::CRATES {
+        fs::write(root.join(api::path(krate)), api::listing(&files, krate))?;
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The text files below [`ROOTS`] and directly in the root, sorted.

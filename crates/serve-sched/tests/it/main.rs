@@ -5,6 +5,7 @@
 mod ahead;
 mod allocation;
 mod batching;
+mod changeable;
 mod changes;
 mod dispatcher;
 mod documented;
