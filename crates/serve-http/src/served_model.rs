@@ -16,7 +16,7 @@ use crate::stop::StopMatcher;
 use crate::telemetry::RequestLog;
 use crate::terms::Terms;
 use crate::text::{Text, TextError};
-use crate::worker::{Permit, Worker};
+use crate::worker::{Permit, Reservation, Worker};
 
 /// The model that is served and the thread that runs it.
 pub struct ServedModel {
@@ -91,7 +91,6 @@ impl ServedModel {
         let arrival = self.worker.now();
         self.check_model(&chat.options)?;
         let permit = self.worker.reserve(terms.tenant)?;
-        self.worker.pre_admit(terms.tenant, terms.class)?;
         let ChatRequest {
             messages,
             template_variables,
@@ -99,15 +98,20 @@ impl ServedModel {
         } = chat;
         let bytes = messages.iter().map(|message| message.content.len()).sum();
         self.check_length("messages", bytes)?;
+        // A template writes its marks around messages, and may write its variables.
+        let reservation = self.worker.pre_admit(terms.tenant, terms.class, size)?;
         let text = Arc::clone(&self.text);
         let encode = move || text.encode_chat(&messages, &template_variables);
-        let (prompt, permit) = self.encoded("messages", size, encode, permit, held).await?;
+        let (prompt, permit, reservation) = self
+            .encoded("messages", size, encode, (permit, reservation), held)
+            .await?;
         let rest = u64::from(self.tokens_max()).saturating_sub(prompt.len() as u64);
         let job = Job {
             endpoint: Endpoint::Chat,
             param: "messages",
             arrival,
             permit,
+            reservation: Some(reservation),
             prompt,
             output_tokens_default: rest as u32,
             terms,
@@ -135,16 +139,19 @@ impl ServedModel {
         let arrival = self.worker.now();
         self.check_model(&completion.options)?;
         let permit = self.worker.reserve(terms.tenant)?;
-        let (prompt, permit) = match completion.prompt {
+        let (prompt, permit, reservation) = match completion.prompt {
             Prompt::Text(prompt) => {
-                self.worker.pre_admit(terms.tenant, terms.class)?;
                 let bytes = prompt.len();
                 self.check_length("prompt", bytes)?;
+                let reservation = self.worker.pre_admit(terms.tenant, terms.class, bytes)?;
                 let text = Arc::clone(&self.text);
                 let encode = move || text.encode(&prompt);
-                self.encoded("prompt", size, encode, permit, held).await?
+                let (prompt, permit, reservation) = self
+                    .encoded("prompt", size, encode, (permit, reservation), held)
+                    .await?;
+                (prompt, permit, Some(reservation))
             }
-            Prompt::Tokens(tokens) => (self.checked(tokens)?, permit),
+            Prompt::Tokens(tokens) => (self.checked(tokens)?, permit, None),
         };
         let rest = u64::from(self.tokens_max()).saturating_sub(prompt.len() as u64);
         let job = Job {
@@ -152,6 +159,7 @@ impl ServedModel {
             param: "prompt",
             arrival,
             permit,
+            reservation,
             prompt,
             output_tokens_default: OUTPUT_TOKENS_DEFAULT.min(rest) as u32,
             terms,
@@ -174,20 +182,24 @@ impl ServedModel {
         }
     }
 
-    /// Turns a text that came in so many bytes into tokens. A client that leaves meanwhile takes neither `permit`
-    /// nor `held` along: they are of the work, until it ends.
+    /// Turns a text that came in so many bytes into tokens. A client that leaves meanwhile takes neither permit
+    /// nor reservation nor `held` along: they belong to the work, until it ends.
     async fn encoded(
         &self,
         param: &'static str,
         size: usize,
         encode: impl FnOnce() -> Result<Vec<TokenId>, TextError> + Send + 'static,
-        permit: Permit,
+        (permit, mut reservation): (Permit, Reservation),
         held: impl Send + 'static,
-    ) -> Result<(Vec<TokenId>, Permit), Problem> {
+    ) -> Result<(Vec<TokenId>, Permit, Reservation), Problem> {
         let work = move || {
+            reservation.begins();
             let tokens = encode();
+            if let Ok(tokens) = &tokens {
+                reservation.came_to(tokens.len());
+            }
             drop(held);
-            (tokens, permit)
+            (tokens, permit, reservation)
         };
         let failed = |error: TextError| Problem::Encoding {
             param,
@@ -197,17 +209,18 @@ impl ServedModel {
             true => Ok(work()),
             false => self.preparation.run(size, work).await,
         };
-        let Ok((tokens, permit)) = done else {
+        let Ok((tokens, permit, reservation)) = done else {
             return Err(failed(TextError::Tokenizer {
                 cause: "it panicked".to_owned(),
             }));
         };
-        Ok((tokens.map_err(failed)?, permit))
+        Ok((tokens.map_err(failed)?, permit, reservation))
     }
 
     fn start(&self, job: Job, options: Options) -> Result<(Header, Generation), Problem> {
         let output_tokens_max = self.output_tokens_max(&job, &options)?;
-        let id = self.worker.next_id();
+        let reserved = job.reservation.as_ref().and_then(Reservation::id);
+        let id = reserved.unwrap_or_else(|| self.worker.next_id());
         let unique = self.ids.of(id.get());
         let sampling = options.sampling.over(&self.text.sampling(), unique)?;
         let Terms {
@@ -249,7 +262,11 @@ impl ServedModel {
             model: self.name.clone(),
         };
         let prompt_tokens = request.prompt_tokens();
-        let ticket = self.worker.submit(job.permit, request)?;
+        let taken = self.worker.submit(job.permit, request);
+        if let Some(reservation) = job.reservation {
+            reservation.submitted(&taken);
+        }
+        let ticket = taken?;
         let mut log = RequestLog::new(header.id.clone(), job.arrival, prompt_tokens);
         if job.measured {
             log = log.measured(Arc::clone(&self.metrics));
@@ -360,6 +377,7 @@ impl ServedModel {
             param: "prompt",
             arrival: self.worker.now(),
             permit: self.worker.reserve(TenantId::default())?,
+            reservation: None,
             prompt: vec![TokenId::new(0)],
             output_tokens_default: 1,
             terms: Terms::default(),
@@ -382,6 +400,8 @@ struct Job {
     param: &'static str,
     arrival: Time,
     permit: Permit,
+    /// Of a prompt that was a text.
+    reservation: Option<Reservation>,
     prompt: Vec<TokenId>,
     output_tokens_default: u32,
     terms: Terms,

@@ -10,6 +10,7 @@
 mod live;
 mod outlet;
 mod permits;
+mod reservation;
 mod supervise;
 mod update;
 
@@ -37,6 +38,7 @@ use permits::Permits;
 use supervise::Supervisor;
 
 pub use permits::Permit;
+pub(crate) use reservation::Reservation;
 pub use supervise::Rebuild;
 pub use update::Update;
 
@@ -151,19 +153,25 @@ impl Worker {
     }
 
     /// Refuses what a rate, or a limit on what a tenant or a class has in flight, would refuse at any length,
-    /// before any work is done for it.
+    /// before any work is done for it, and sets aside `tokens` of the rates for that work.
     ///
     /// # Errors
     ///
     /// [`Problem::Refused`] by the scheduler.
-    pub(crate) fn pre_admit(&self, tenant: TenantId, class: Class) -> Result<(), Problem> {
+    pub(crate) fn pre_admit(
+        &self,
+        tenant: TenantId,
+        class: Class,
+        tokens: usize,
+    ) -> Result<Reservation, Problem> {
         let least = vec![TokenId::new(0)];
         let least = Request::new(self.next_id(), self.now(), least, 1)?;
         let least = least.with_tenant(tenant).with_class(class);
-        match self.shared.pre_admit(&least) {
+        let tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
+        match self.shared.pre_admit(&least, tokens) {
             Err(NotTaken::Refused(refusal)) => Err(Problem::Refused(refusal)),
             // It is told when the request comes.
-            Ok(()) | Err(_) => Ok(()),
+            Ok(()) | Err(_) => Ok(Reservation::new(Arc::clone(&self.shared), least, tokens)),
         }
     }
 

@@ -584,15 +584,25 @@ async fn a_policy_of_ones_own_refuses_in_its_own_words() {
 
 /// The mock's text, with a count of the texts that have become tokens.
 #[derive(Default)]
-struct CountedText {
+pub(crate) struct CountedText {
     inner: MockText,
     encoded: Arc<AtomicU32>,
+    /// Tokens of all texts together.
+    pub(crate) tokens: Arc<AtomicU32>,
+}
+
+impl CountedText {
+    fn counted(&self, tokens: Result<Vec<TokenId>, TextError>) -> Result<Vec<TokenId>, TextError> {
+        self.encoded.fetch_add(1, Ordering::SeqCst);
+        let made = tokens.as_ref().map_or(0, Vec::len) as u32;
+        self.tokens.fetch_add(made, Ordering::SeqCst);
+        tokens
+    }
 }
 
 impl Text for CountedText {
     fn encode(&self, text: &str) -> Result<Vec<TokenId>, TextError> {
-        self.encoded.fetch_add(1, Ordering::SeqCst);
-        self.inner.encode(text)
+        self.counted(self.inner.encode(text))
     }
 
     fn encode_chat(
@@ -600,8 +610,7 @@ impl Text for CountedText {
         messages: &[Message],
         variables: &serde_json::Map<String, Value>,
     ) -> Result<Vec<TokenId>, TextError> {
-        self.encoded.fetch_add(1, Ordering::SeqCst);
-        self.inner.encode_chat(messages, variables)
+        self.counted(self.inner.encode_chat(messages, variables))
     }
 
     fn detokenizer(&self, prompt: &[TokenId]) -> Box<dyn Detokenize> {

@@ -84,6 +84,19 @@ pub trait Admit: Send {
         false
     }
 
+    /// Work is going to be done for a request of which tenant, class and id are known, and that it comes to `tokens`
+    /// at most. Every policy that can be asked so early has taken it: now the work counts, until the request is
+    /// admitted under its id or the work is [released](Self::release).
+    fn reserve(&mut self, request: &Request, tokens: u32, load: &Load<'_>) {
+        let _ = (request, tokens, load);
+    }
+
+    /// A request for which work was [reserved](Self::reserve) does not come, or was refused. The work has come to
+    /// `tokens`; 0 where nothing is to count. Without effect on one that was admitted.
+    fn release(&mut self, request: &Request, tokens: u32, load: &Load<'_>) {
+        let _ = (request, tokens, load);
+    }
+
     /// Every policy took the request: now it counts.
     fn admitted(&mut self, request: &Request, load: &Load<'_>) {
         let _ = (request, load);

@@ -118,9 +118,14 @@ impl SharedScheduler {
     /// # Errors
     ///
     /// [`NotTaken::Refused`].
-    pub fn pre_admit(&self, least: &Request) -> Result<(), NotTaken> {
-        let asked = self.with(|scheduler, now| scheduler.pre_admit(now, least));
+    pub fn pre_admit(&self, least: &Request, tokens: u32) -> Result<(), NotTaken> {
+        let asked = self.with(|scheduler, now| scheduler.pre_admit(now, least, tokens));
         Ok(asked.unwrap_or(Ok(()))?)
+    }
+
+    /// Gives back what was set aside for a request, as [`Scheduler::release`] does.
+    pub fn release(&self, least: &Request, tokens: u32) {
+        self.with(|scheduler, now| scheduler.release(now, least, tokens));
     }
 
     /// Cancels a request. False if no live request has this id.

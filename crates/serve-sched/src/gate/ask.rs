@@ -4,14 +4,16 @@ use serve_core::{Refusal, Request, Time};
 
 use super::{Asked, Gate};
 use crate::admit::Load;
+use crate::demand::Demand;
 use crate::lengths::Unseen;
 use crate::order::{Place, Waiting};
 use crate::pace::Queued;
 
 impl Gate {
     /// Refuses a request of which only tenant and class are known, where a policy would refuse it whatever its
-    /// length. One that is not refused has not been asked for by anybody: it is [submitted](Self::submit) later.
-    pub fn pre_admit(&mut self, now: Time, least: &Request) -> Result<(), Refusal> {
+    /// length. One that is not refused counts with those policies as one of `tokens` tokens until it is taken
+    /// when it is [submitted](Self::submit) under its id, or [released](Self::release).
+    pub fn pre_admit(&mut self, now: Time, least: &Request, tokens: u32) -> Result<(), Refusal> {
         let (_, asked) = self.newcomer(now, least);
         for index in 0..self.admit.len() {
             if self.admit[index].refuses_any_length()
@@ -20,7 +22,24 @@ impl Gate {
                 return Err(self.refuse(now, least.id(), by, refusal));
             }
         }
+        let (policies, load) = self.policies_and_load(now, &asked);
+        for policy in policies {
+            policy.reserve(least, tokens, &load);
+        }
         Ok(())
+    }
+
+    /// A request that was [asked about](Self::pre_admit) does not come, and has cost `tokens` all the same.
+    pub fn release(&mut self, now: Time, least: &Request, tokens: u32) {
+        let nobody = Asked {
+            ahead: self.queue.demand(),
+            own: Demand::default(),
+            queued: Queued::default(),
+        };
+        let (policies, load) = self.policies_and_load(now, &nobody);
+        for policy in policies {
+            policy.release(least, tokens, &load);
+        }
     }
 
     /// What one policy says to a newcomer, with its name if it refuses.

@@ -257,17 +257,18 @@ impl Scheduler {
     }
 
     /// Refuses a request before its length is known, where a rate or a limit on what is in flight would refuse it
-    /// whatever that is: no work need be done for it. `least` is the shortest request of the same tenant and
-    /// class. Refused, it counts and is written down as one that was submitted; taken means nothing, and the
-    /// request is [submitted](Self::submit) when it is whole.
+    /// whatever that is: no work need be done for it. `least` is the shortest request of the same id, tenant and
+    /// class. Refused, it counts and is written down as one that was submitted. Taken, it counts with rates as one
+    /// of `tokens` tokens, which should be as many as the work may come to, until it is whole and taken when it is
+    /// [submitted](Self::submit), or until it is [released](Self::release).
     ///
     /// # Errors
     ///
     /// The [`Refusal`] that its client is told.
-    pub fn pre_admit(&mut self, now: Time, least: &Request) -> Result<(), Refusal> {
+    pub fn pre_admit(&mut self, now: Time, least: &Request, tokens: u32) -> Result<(), Refusal> {
         let now = self.advance(now);
         self.show_room();
-        let asked = self.gate.pre_admit(now, least);
+        let asked = self.gate.pre_admit(now, least, tokens);
         if asked.is_err() {
             self.count(least.class(), |counters| {
                 counters.arrived += 1;
@@ -275,6 +276,14 @@ impl Scheduler {
             });
         }
         asked
+    }
+
+    /// Work for a request that was [taken before it was whole](Self::pre_admit) is over, and it was not taken when
+    /// it came, or does not come. It has cost `tokens`; 0 where that is not its client's doing. Without effect on
+    /// one that was taken.
+    pub fn release(&mut self, now: Time, least: &Request, tokens: u32) {
+        let now = self.advance(now);
+        self.gate.release(now, least, tokens);
     }
 
     /// Calls a request off, wherever it is, and answers it at once. Its KV blocks are given up at

@@ -110,11 +110,14 @@ proptest! {
                     let whole = request(id, tenant, class, prompt, output, plain.now);
                     let least = request(id, tenant, class, 1, 1, plain.now);
                     let taken = plain.scheduler.submit(plain.now, whole.clone());
-                    match ahead.scheduler.pre_admit(ahead.now, &least) {
+                    match ahead.scheduler.pre_admit(ahead.now, &least, prompt as u32 * 3) {
                         Err(_) => prop_assert!(taken.is_err(), "only the early one was refused"),
                         Ok(()) => {
                             let again = ahead.scheduler.submit(ahead.now, whole);
                             prop_assert_eq!(taken.is_err(), again.is_err());
+                            // Of one that was taken nothing is left to release.
+                            let tokens = if again.is_err() { 0 } else { 9 };
+                            ahead.scheduler.release(ahead.now, &least, tokens);
                         }
                     }
                 }
@@ -179,7 +182,7 @@ fn rates_and_limits_in_flight_refuse_before_there_is_a_length() {
             .unwrap();
         let refused = side
             .scheduler
-            .pre_admit(Time::ZERO, &request(2, 1, 1, 1, 1, Time::ZERO));
+            .pre_admit(Time::ZERO, &request(2, 1, 1, 1, 1, Time::ZERO), 1);
         match (told, refused) {
             (Some(told), Err(Refusal::Later { limit, .. })) => assert!(told(&limit), "{limit:?}"),
             (None, Ok(())) => {}

@@ -28,15 +28,21 @@
 //! alone has made room, exact to the nanosecond: one nanosecond earlier is refused, then is not,
 //! unless somebody else came first. A request that ends in between makes it earlier, never later.
 //!
+//! Where work is done for a request before it is whole, such as making tokens of its text, the bucket is asked
+//! and charged when that work begins ([`Admit::reserve`]), so that the bound holds for the work as well, however
+//! many requests come at once and whatever becomes of them: the charge is taken back only where another limit
+//! refuses the request for now, or the server gives it up. When the request is whole it is asked again, as if
+//! nothing had been set aside for it, and charged as any other.
+//!
 //! A tenant with nothing in flight whose bucket is full again is forgotten, so memory is bounded by
 //! the requests in flight and the tenants whose bucket is not full, twice over.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 
-use serve_core::{Limit, Refusal, Request, RequestId, Span, TenantId, Time};
+use serve_core::{CancelReason, Limit, Refusal, Request, RequestId, Span, TenantId, Time};
 
-use super::{Admission, Admit, Ended, Load};
+use super::{Admission, Admit, Cause, Ended, Load};
 use crate::settings::{Setting, Settings, TenantSettings};
 
 /// As its family lists it: a bucket for all and one for each tenant, of requests and of tokens.
@@ -91,8 +97,8 @@ pub struct TokenBucket {
     quota: Quota,
     quotas: BTreeMap<TenantId, Quota>,
     accounts: BTreeMap<TenantId, Account>,
-    /// The number of each request in flight, in the order of admission.
-    numbers: BTreeMap<RequestId, u64>,
+    /// What each request in flight, and each that is being prepared, has been charged.
+    charges: BTreeMap<RequestId, Charge>,
     next: u64,
     forget_at: usize,
 }
@@ -105,7 +111,8 @@ pub struct Quota {
     burst: NonZeroU64,
 }
 
-/// What a request costs. One that never started has used nothing.
+/// What a request costs. One that never started has used nothing, but for work that was done
+/// [before it came](Admit::reserve) and that its client did not wait for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Cost {
     /// One unit.
@@ -126,6 +133,26 @@ struct Account {
     /// Of each request in flight, by number, what was charged from it on to the next one in flight:
     /// by itself, and by those after it that have ended.
     charged: BTreeMap<u64, Scaled>,
+}
+
+/// What one request has been charged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Charge {
+    /// In the order of charging.
+    number: u64,
+    units: u64,
+    stage: Stage,
+}
+
+/// How far a request is that has been charged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Work is done for it, and it is not whole yet.
+    Reserved,
+    /// It was admitted after such work.
+    Prepared,
+    /// It was admitted as it came.
+    Plain,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,7 +193,7 @@ impl TokenBucket {
             quota,
             quotas: BTreeMap::new(),
             accounts: BTreeMap::new(),
-            numbers: BTreeMap::new(),
+            charges: BTreeMap::new(),
             next: 0,
             forget_at: FORGET_AT_LEAST,
         }
@@ -194,6 +221,39 @@ impl TokenBucket {
         }
         self.accounts = accounts;
         (self.quota, self.quotas) = (to.quota, to.quotas.clone());
+    }
+
+    fn charge(&mut self, request: &Request, units: u64, stage: Stage, now: Time) {
+        let (tenant, quota) = self.bucket(request);
+        let cost = quota.time_for(units);
+        let account = self.accounts.entry(tenant).or_default();
+        let full_at = account.full_at.max(quota.scale(now));
+        account.full_at = full_at.saturating_add(cost);
+        account.charged.insert(self.next, cost);
+        let charge = Charge {
+            number: self.next,
+            units,
+            stage,
+        };
+        self.charges.insert(request.id(), charge);
+        self.next += 1;
+        self.forget_full(now);
+    }
+
+    /// A request has used `used` of what it was charged.
+    fn settle(&mut self, request: &Request, charge: Charge, used: u64, now: Time) {
+        let (tenant, quota) = self.bucket(request);
+        self.charges.remove(&request.id());
+        if let Some(account) = self.accounts.get_mut(&tenant) {
+            let (charged, used) = (quota.time_for(charge.units), quota.time_for(used));
+            account.settle(charge.number, charged, used, quota.scale(now));
+        }
+    }
+
+    /// What a request has been charged that is not whole yet.
+    fn reservation(&self, request: &Request) -> Option<Charge> {
+        let charge = self.charges.get(&request.id()).copied();
+        charge.filter(|charge| charge.stage == Stage::Reserved)
     }
 
     fn forget_full(&mut self, now: Time) {
@@ -248,11 +308,18 @@ impl Admit for TokenBucket {
 
     fn admit(&mut self, request: &Request, load: &Load<'_>) -> Result<(), Refusal> {
         let (tenant, quota) = self.bucket(request);
-        let full_at = self.accounts.get(&tenant).map_or(0, |it| it.full_at);
-        // The first moment at which one unit is left.
-        let spent = full_at.saturating_add(quota.time_for(1));
-        let from = spent.saturating_sub(quota.time_for(quota.burst.get()));
-        if from <= quota.scale(load.now) {
+        let Some(account) = self.accounts.get(&tenant) else {
+            return Ok(());
+        };
+        let now = quota.scale(load.now);
+        let mut from = quota.room_from(account);
+        if let Some(charge) = self.reservation(request).filter(|_| from > now) {
+            // What was set aside for it does not stand in its way.
+            let mut others = account.clone();
+            others.settle(charge.number, quota.time_for(charge.units), 0, now);
+            from = quota.room_from(&others);
+        }
+        if from <= now {
             return Ok(());
         }
         Err(Refusal::Later {
@@ -264,25 +331,38 @@ impl Admit for TokenBucket {
         })
     }
 
+    fn reserve(&mut self, request: &Request, tokens: u32, load: &Load<'_>) {
+        if !self.charges.contains_key(&request.id()) {
+            let units = self.cost.of(tokens, 0);
+            self.charge(request, units, Stage::Reserved, load.now);
+        }
+    }
+
+    fn release(&mut self, request: &Request, tokens: u32, load: &Load<'_>) {
+        if let Some(charge) = self.reservation(request) {
+            let used = match tokens {
+                0 => 0,
+                tokens => self.cost.of(tokens, 0),
+            };
+            self.settle(request, charge, used, load.now);
+        }
+    }
+
     fn admitted(&mut self, request: &Request, load: &Load<'_>) {
-        let (tenant, quota) = self.bucket(request);
-        let cost = quota.time_for(self.cost.at_most(request));
-        let account = self.accounts.entry(tenant).or_default();
-        let full_at = account.full_at.max(quota.scale(load.now));
-        account.full_at = full_at.saturating_add(cost);
-        account.charged.insert(self.next, cost);
-        self.numbers.insert(request.id(), self.next);
-        self.next += 1;
-        self.forget_full(load.now);
+        let stage = match self.reservation(request) {
+            Some(charge) => {
+                self.settle(request, charge, 0, load.now);
+                Stage::Prepared
+            }
+            None => Stage::Plain,
+        };
+        self.charge(request, self.cost.at_most(request), stage, load.now);
     }
 
     fn ended(&mut self, ended: &Ended<'_>, load: &Load<'_>) {
-        let (tenant, quota) = self.bucket(ended.request);
-        let number = self.numbers.remove(&ended.request.id());
-        if let Some((number, account)) = number.zip(self.accounts.get_mut(&tenant)) {
-            let charged = quota.time_for(self.cost.at_most(ended.request));
-            let used = quota.time_for(self.cost.used(ended));
-            account.settle(number, charged, used, quota.scale(load.now));
+        if let Some(&charge) = self.charges.get(&ended.request.id()) {
+            let used = self.cost.used(ended, charge.stage);
+            self.settle(ended.request, charge, used, load.now);
         }
     }
 }
@@ -396,6 +476,12 @@ impl Quota {
         Scaled::from(cost) * Scaled::from(self.per.as_nanos())
     }
 
+    /// The first moment at which one unit is left.
+    fn room_from(&self, account: &Account) -> Scaled {
+        let spent = account.full_at.saturating_add(self.time_for(1));
+        spent.saturating_sub(self.time_for(self.burst.get()))
+    }
+
     fn scale(&self, time: Time) -> Scaled {
         Scaled::from(time.as_nanos()) * Scaled::from(self.units.get())
     }
@@ -414,11 +500,15 @@ impl Cost {
     }
 
     /// What it did use.
-    fn used(self, ended: &Ended<'_>) -> u64 {
+    fn used(self, ended: &Ended<'_>, stage: Stage) -> u64 {
         let usage = ended.usage;
-        ended
-            .ran
-            .map_or(0, |_| self.of(usage.prompt_tokens, usage.output_tokens))
+        match (ended.ran, stage) {
+            (Some(_), _) => self.of(usage.prompt_tokens, usage.output_tokens),
+            (None, Stage::Prepared) if is_its_own(ended.cause) => {
+                self.of(ended.request.prompt_tokens(), 0)
+            }
+            (None, _) => 0,
+        }
     }
 
     fn of(self, prompt_tokens: u32, output_tokens: u32) -> u64 {
@@ -427,6 +517,14 @@ impl Cost {
             Self::PromptTokens => u64::from(prompt_tokens),
             Self::Tokens => u64::from(prompt_tokens) + u64::from(output_tokens),
         }
+    }
+}
+
+/// Whether a request that never started ended by what its client did or asked for.
+fn is_its_own(cause: Cause) -> bool {
+    match cause {
+        Cause::Cancelled(reason) => reason != CancelReason::Drain,
+        Cause::Finished | Cause::Failed | Cause::Displaced => false,
     }
 }
 

@@ -181,7 +181,7 @@ fn a_million_tenants_that_are_gone_take_no_memory() {
     // A hundred of them have spent something within the last second.
     let kept = bucket.accounts.len();
     assert!(kept <= 2 * 101, "{kept}");
-    assert!(bucket.numbers.is_empty());
+    assert!(bucket.charges.is_empty());
 }
 
 #[test]
@@ -407,4 +407,175 @@ fn accounts_that_stay_are_not_looked_through_at_each_request() {
         );
     }
     assert!(bucket.forget_at > 1_000);
+}
+
+/// A text that is made tokens before its request is whole, and what becomes of the request.
+#[derive(Clone, Copy, Debug)]
+struct Prepared {
+    gap_ns: u64,
+    tokens: u32,
+    /// By how many its bytes are more.
+    more: u32,
+    /// How many more texts come before its own is made.
+    lasts: usize,
+    fate: Fate,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Fate {
+    /// It is too long, or its client has left meanwhile.
+    NeverComes,
+    /// It waits, and its client leaves, or set it a time that is over.
+    Leaves,
+    /// It is answered with so many tokens.
+    Answered(u32),
+}
+
+fn prepared() -> impl Strategy<Value = Vec<Prepared>> {
+    let fate = prop_oneof![
+        Just(Fate::NeverComes),
+        Just(Fate::Leaves),
+        (0_u32..50).prop_map(Fate::Answered),
+    ];
+    let one = (0_u64..900_000_000, 1_u32..40, 0_u32..90, 0_usize..6, fate);
+    let one = one.prop_map(|(gap_ns, tokens, more, lasts, fate)| Prepared {
+        gap_ns,
+        tokens,
+        more,
+        lasts,
+        fate,
+    });
+    proptest::collection::vec(one, 1..60)
+}
+
+fn at(now: Time, pace: &Pace) -> Load<'_> {
+    Load {
+        now,
+        ..Load::idle(1, pace)
+    }
+}
+
+/// A text has been made tokens.
+fn is_made(bucket: &mut TokenBucket, id: u64, it: Prepared, now: Time) {
+    let (pace, least) = (Pace::default(), asking(id, 1, 1, 1));
+    let load = at(now, &pace);
+    let output = match it.fate {
+        Fate::NeverComes => return bucket.release(&least, it.tokens, &load),
+        Fate::Leaves => None,
+        Fate::Answered(output) => Some(output),
+    };
+    let request = asking(id, 1, it.tokens as usize, 50);
+    match ask(bucket, &request, now) {
+        Ok(()) => end(bucket, &request, output, now),
+        // Others have used the rate up meanwhile.
+        Err(_) => bucket.release(&least, it.tokens, &load),
+    }
+}
+
+proptest! {
+    /// However many texts are made tokens at once, and whatever becomes of them: over any span no more tokens
+    /// are made than the burst, the rate, and what the last one overdraws.
+    #[test]
+    fn no_more_texts_are_made_tokens_than_the_rate_pays_for(
+        units in 1_u64..200,
+        burst in 1_u64..200,
+        per_tenant in any::<bool>(),
+        texts in prepared(),
+    ) {
+        let (quota, pace) = (quota(units, Span::from_secs(1), burst), Pace::default());
+        let mut bucket = match per_tenant {
+            true => TokenBucket::per_tenant(quota, Cost::Tokens),
+            false => TokenBucket::global(quota, Cost::Tokens),
+        };
+        let mut now = Time::from_secs(7);
+        // When each was begun, its tokens, and what is to come of it.
+        type Open = Option<(usize, u64, Prepared)>;
+        let mut begun: Vec<(Time, u64, Open)> = Vec::new();
+        for (nth, it) in texts.into_iter().enumerate() {
+            now += Span::from_nanos(it.gap_ns);
+            for (_, _, open) in &mut begun {
+                if let Some((_, id, it)) = open.take_if(|(ready, ..)| *ready <= nth) {
+                    is_made(&mut bucket, id, it, now);
+                }
+            }
+            let id = nth as u64;
+            let least = asking(id, 1, 1, 1);
+            if bucket.admit(&least, &at(now, &pace)).is_ok() {
+                bucket.reserve(&least, it.tokens + it.more, &at(now, &pace));
+                begun.push((now, u64::from(it.tokens), Some((nth + 1 + it.lasts, id, it))));
+            }
+        }
+        for (first, from) in begun.iter().enumerate() {
+            let mut made = 0;
+            for to in &begun[first..] {
+                made += u128::from(to.1);
+                let span = u128::from(to.0.since(from.0).as_nanos()) * u128::from(units);
+                let most = u128::from(burst + to.1 - 1);
+                prop_assert!(made * 1_000_000_000 <= most * 1_000_000_000 + span);
+            }
+        }
+    }
+}
+
+/// What the server does not take for want of room, or gives up by itself, costs nothing.
+#[test]
+fn a_reservation_is_given_back_where_the_client_is_not_to_blame() {
+    for cost in [Cost::Request, Cost::PromptTokens, Cost::Tokens] {
+        let (quota, pace) = (quota(1, Span::from_secs(1_000), 8), Pace::default());
+        let mut bucket = TokenBucket::per_tenant(quota, cost);
+        let (least, load) = (asking(1, 1, 1, 1), at(Time::ZERO, &pace));
+        let whole = asking(1, 1, 8, 8);
+        for round in 0..100 {
+            assert_eq!(bucket.admit(&least, &load), Ok(()), "{cost:?} {round}");
+            bucket.reserve(&least, 32, &load);
+            if round % 2 == 0 {
+                bucket.release(&least, 0, &load);
+                continue;
+            }
+            bucket.admitted(&whole, &load);
+            let causes = [
+                Cause::Displaced,
+                Cause::Failed,
+                Cause::Cancelled(CancelReason::Drain),
+            ];
+            let ended = Ended {
+                request: &whole,
+                cause: causes[round / 2 % 3],
+                usage: Usage::default(),
+                ran: None,
+            };
+            bucket.ended(&ended, &load);
+        }
+        assert!(bucket.charges.is_empty());
+        // What has been settled once is not settled again.
+        bucket.release(&least, 5, &load);
+        assert_eq!(bucket.accounts[&TenantId::new(1)].full_at, 0, "{cost:?}");
+    }
+}
+
+/// Of several that were prepared at once one may still overdraw the rate, as of those that come whole, and what
+/// the others' texts have cost is paid.
+#[test]
+fn preparing_at_once_lets_no_more_in_than_coming_at_once() {
+    let (quota, pace) = (quota(10, Span::from_secs(1), 100), Pace::default());
+    let mut bucket = TokenBucket::per_tenant(quota, Cost::Tokens);
+    let load = at(Time::ZERO, &pace);
+    for id in 0..6 {
+        let least = asking(id, 1, 1, 1);
+        assert_eq!(bucket.admit(&least, &load), Ok(()), "{id}");
+        bucket.reserve(&least, 15, &load);
+    }
+    let mut taken = 0;
+    for id in 0..6 {
+        let whole = asking(id, 1, 10, 1_000);
+        taken += u32::from(ask(&mut bucket, &whole, Time::ZERO).is_ok());
+        bucket.release(&whole, 10, &load);
+    }
+    assert_eq!(taken, 1);
+    end(&mut bucket, &asking(0, 1, 10, 1_000), Some(0), Time::ZERO);
+    // Six texts of 10 tokens.
+    assert_eq!(
+        bucket.accounts[&TenantId::new(1)].full_at,
+        quota.time_for(60)
+    );
 }
