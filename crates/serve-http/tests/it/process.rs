@@ -141,6 +141,16 @@ impl Process {
         address.trim_end_matches("/health").parse().unwrap()
     }
 
+    /// The most bytes that it has ever had resident.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn peak_resident_bytes(&self) -> usize {
+        let status = format!("/proc/{}/status", self.child.id());
+        let status = std::fs::read_to_string(status).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kib = line.unwrap().trim().trim_end_matches("kB").trim_end();
+        kib.parse::<usize>().unwrap() << 10
+    }
+
     pub(crate) fn url(&self, path: &str) -> String {
         self.address() + path
     }
