@@ -54,6 +54,7 @@ pub(crate) struct Generated {
     pub(crate) id: String,
     pub(crate) outcome: &'static str,
     pub(crate) prompt_tokens: u32,
+    pub(crate) blocks: Option<String>,
     pub(crate) output_tokens: u32,
     /// Known where the engine has told the end.
     pub(crate) cached_tokens: Option<u32>,
@@ -154,6 +155,7 @@ impl Drop for Line {
                     prefill_ms = part(1),
                     decode_ms = part(2),
                     total_ms = rounded(total),
+                    blocks = generated.and_then(|generated| generated.blocks.as_deref()),
                     "request"
                 )
             };

@@ -11,6 +11,7 @@ use crate::generate::{Generation, Piece};
 use crate::metrics::Metrics;
 use crate::names::{Name, Names};
 use crate::prepare::Preparation;
+use crate::prompt_blocks::PromptBlocks;
 use crate::secret_ids::SecretIds;
 use crate::stop::StopMatcher;
 use crate::telemetry::RequestLog;
@@ -28,6 +29,8 @@ pub struct ServedModel {
     metrics: Arc<Metrics>,
     ids: SecretIds,
     preparation: Preparation,
+    /// What the access log tells of prompts.
+    blocks: Option<PromptBlocks>,
 }
 
 impl ServedModel {
@@ -49,7 +52,14 @@ impl ServedModel {
             metrics,
             ids,
             preparation,
+            blocks: None,
         }
+    }
+
+    /// Has the access log tell hashes of prompts.
+    #[must_use]
+    pub(crate) fn telling(self, blocks: Option<PromptBlocks>) -> Self {
+        Self { blocks, ..self }
     }
 
     /// The name that clients ask for.
@@ -235,6 +245,8 @@ impl ServedModel {
             Endpoint::Chat => &[],
             Endpoint::Completion => &job.prompt,
         });
+        let blocks = self.blocks.as_ref();
+        let blocks = blocks.map(|blocks| blocks.tell(&job.prompt));
         let mut request = Request::new(id, job.arrival, job.prompt, output_tokens_max)?
             .with_tenant(tenant)
             .with_class(class)
@@ -268,6 +280,7 @@ impl ServedModel {
         }
         let ticket = taken?;
         let mut log = RequestLog::new(header.id.clone(), job.arrival, prompt_tokens);
+        log.blocks = blocks;
         if job.measured {
             log = log.measured(Arc::clone(&self.metrics));
         }

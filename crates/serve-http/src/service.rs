@@ -18,6 +18,7 @@ use crate::idempotency::Answers;
 use crate::lifecycle::{Lifecycle, State};
 use crate::metrics::{Metrics, Snapshot};
 use crate::prepare::Preparation;
+use crate::prompt_blocks::PromptBlocks;
 use crate::secret_ids::SecretIds;
 use crate::served_model::ServedModel;
 use crate::settings::EdgeSettings;
@@ -226,6 +227,7 @@ impl Service {
             self.ids.clone(),
             self.preparation.clone(),
         );
+        let serving = serving.telling(self.settings.log_prompt_blocks.map(PromptBlocks::of));
         serving.warm_up().await.map_err(LaunchError::WarmUp)?;
         serving.worker().forget_pace();
         self.serving.set(serving).map_err(|_| LaunchError::Twice)?;

@@ -1,6 +1,7 @@
 //! What the edge can be told; what the scheduler can be told are its policies.
 
 use std::fmt;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,6 +48,8 @@ pub struct EdgeSettings {
     pub keys: Keys,
     /// How many lines of the log were lost.
     pub log_lines_lost: LinesLost,
+    /// Tokens in a block of a prompt of which the access log tells a hash; none tells nothing of prompts.
+    pub log_prompt_blocks: Option<NonZeroU32>,
     /// What `GET /v1/config` shows at the start. It must hold no secret.
     pub shown: Value,
 }
@@ -153,6 +156,7 @@ impl Default for EdgeSettings {
             classes: CLASSES.usual(),
             keys: Keys::default(),
             log_lines_lost: LinesLost::default(),
+            log_prompt_blocks: None,
             shown: Value::Null,
         }
     }

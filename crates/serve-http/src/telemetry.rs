@@ -18,6 +18,8 @@ pub(crate) struct RequestLog {
     /// says nothing.
     pub(crate) outcome: &'static str,
     prompt_tokens: u32,
+    /// Hashes of the prompt's blocks, where the log tells them.
+    pub(crate) blocks: Option<String>,
     output_tokens: u32,
     arrival: Time,
     started: Option<Time>,
@@ -36,6 +38,7 @@ impl RequestLog {
             id,
             outcome: "cancelled",
             prompt_tokens,
+            blocks: None,
             output_tokens: 0,
             arrival,
             started: None,
@@ -112,6 +115,7 @@ impl Drop for RequestLog {
                 id: std::mem::take(&mut self.id),
                 outcome: self.outcome,
                 prompt_tokens: self.prompt_tokens,
+                blocks: self.blocks.take(),
                 output_tokens: self.output_tokens,
                 cached_tokens: self.used.map(|usage| usage.cached_tokens),
                 preemptions: self.used.map(|usage| usage.preemptions),

@@ -59,7 +59,7 @@ pub(super) fn times(
                 .map(move |index| secs((index / u64::from(size.get())) as f64 * every_s.get())),
         ),
         Arrivals::Closed { .. } => Box::new(std::iter::empty()),
-        Arrivals::Azure(_) | Arrivals::Mooncake(_) => {
+        Arrivals::Azure(_) | Arrivals::Mooncake(_) | Arrivals::ServeLog(_) => {
             let times = trace.unwrap_or_else(|| Arc::from([]));
             Box::new((0..times.len()).map(move |index| times[index].due))
         }

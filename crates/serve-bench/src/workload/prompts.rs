@@ -8,7 +8,7 @@ use serve_core::rng::mix2;
 
 use super::draw::{Purpose, draw_length, stream};
 use super::files::Files;
-use super::trace::{BLOCK_TOKENS, Traced};
+use super::trace::Traced;
 use super::{Prompt, WorkloadError, words};
 use crate::workload::spec::{Endpoint, History, Lengths, PromptSet, RequestShape, Spec};
 
@@ -168,7 +168,7 @@ impl Asker {
         let mut left = traced.prompt_tokens;
         let mut parts = Vec::new();
         for block in &traced.blocks {
-            let tokens = left.min(BLOCK_TOKENS);
+            let tokens = left.min(traced.block_tokens);
             if tokens > 0 {
                 parts.push(made_up(request, tokens, seed, Purpose::BlockWords, *block));
             }

@@ -1,4 +1,4 @@
-//! Recorded traffic: the trace formats of Azure and of Mooncake.
+//! Recorded traffic: the trace formats of Azure and of Mooncake, and the log of `serve`.
 //!
 //! A trace whose clock is coarse puts many requests on one tick. Sent like that they would be bursts
 //! that never were, so each is moved to a random place within its tick.
@@ -27,6 +27,8 @@ pub struct Traced {
     pub output_tokens: u32,
     /// Names of its prompt's blocks, equal where the text is equal; empty where the trace has none.
     pub blocks: Vec<u64>,
+    /// Tokens in each of those blocks.
+    pub block_tokens: u32,
 }
 
 /// The trace of a specification that replays one.
@@ -39,6 +41,7 @@ pub(super) fn read(spec: &Spec, files: &mut Files) -> Result<Option<Vec<Traced>>
     let mut rows = match format {
         Trace::Azure => azure(&path, &text)?,
         Trace::Mooncake => mooncake(&path, &text)?,
+        Trace::ServeLog => serve_log(&path, &text)?,
     };
     rows.retain(|row| {
         replay
@@ -144,6 +147,7 @@ fn azure_row(line: &str) -> Option<Traced> {
         prompt_tokens: prompt.parse().ok().filter(|tokens| *tokens > 0)?,
         output_tokens: output.parse::<u32>().ok()?.max(1),
         blocks: Vec::new(),
+        block_tokens: BLOCK_TOKENS,
     })
 }
 
@@ -178,9 +182,71 @@ fn mooncake(path: &Path, text: &str) -> Result<Vec<Traced>, WorkloadError> {
             prompt_tokens: row.input_length.max(1),
             output_tokens: row.output_length.max(1),
             blocks,
+            block_tokens: BLOCK_TOKENS,
         })
     });
     rows.collect()
+}
+
+/// Lines of the access log as objects; those of requests that came to no prompt, and all others, are left out.
+fn serve_log(path: &Path, text: &str) -> Result<Vec<Traced>, WorkloadError> {
+    /// A line is written at the end of its request.
+    #[derive(Deserialize)]
+    struct Line {
+        timestamp: String,
+        message: String,
+        #[serde(default)]
+        total_ms: f64,
+        prompt_tokens: Option<u32>,
+        output_tokens: Option<u32>,
+        blocks: Option<String>,
+    }
+    let row = |text: &str| {
+        let line: Line = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        let Some(prompt_tokens) = line.prompt_tokens.filter(|_| line.message == "request") else {
+            return Ok(None);
+        };
+        let end = humantime::parse_rfc3339_weak(&line.timestamp);
+        let end = end.map_err(|error| format!("timestamp: {error}"))?;
+        let since = end.duration_since(std::time::SystemTime::UNIX_EPOCH);
+        let since: Span = since.map_err(|error| error.to_string())?.into();
+        let blocks = line.blocks.as_deref().map(told_blocks);
+        let (block_tokens, blocks) = match blocks {
+            None => (BLOCK_TOKENS, Vec::new()),
+            Some(told) => told.ok_or("blocks: accepted is 16:0123456789ab,..")?,
+        };
+        Ok::<_, String>(Some(Traced {
+            due: since.saturating_sub(Span::from_secs_f64(line.total_ms.max(0.0) / 1e3)),
+            prompt_tokens: prompt_tokens.max(1),
+            output_tokens: line.output_tokens.unwrap_or(0).max(1),
+            blocks,
+            block_tokens,
+        }))
+    };
+    let lines = (1..).zip(text.lines());
+    let lines = lines.filter(|(_, text)| !text.trim().is_empty());
+    let rows = lines.filter_map(|(line, text)| {
+        let wrong = |cause| WorkloadError::Line {
+            file: path.to_owned(),
+            line,
+            cause,
+        };
+        row(text).map_err(wrong).transpose()
+    });
+    let mut rows = rows.collect::<Result<Vec<_>, _>>()?;
+    let first = rows.iter().map(|row| row.due).min().unwrap_or(Span::ZERO);
+    rows.iter_mut()
+        .for_each(|row| row.due = row.due.saturating_sub(first));
+    Ok(rows)
+}
+
+/// `16:0123456789ab,..` as the log of `serve` tells blocks.
+fn told_blocks(told: &str) -> Option<(u32, Vec<u64>)> {
+    let (tokens, hashes) = told.split_once(':')?;
+    let tokens = tokens.parse().ok().filter(|tokens| *tokens > 0)?;
+    let hashes = hashes.split(',').filter(|hash| !hash.is_empty());
+    let hashes = hashes.map(|hash| u64::from_str_radix(hash, 16).ok());
+    Some((tokens, hashes.collect::<Option<_>>()?))
 }
 
 #[cfg(test)]
@@ -254,6 +320,67 @@ mod tests {
             error.starts_with("m.jsonl:1: missing field `timestamp`"),
             "{error}"
         );
+    }
+
+    /// Lines as `serve --log-format json --log-prompt-blocks 16` writes them.
+    #[test]
+    fn a_log_of_the_server_is_a_trace() {
+        let request = |second: u32, total_ms: f64, more: &str| {
+            format!(
+                "{{\"timestamp\":\"2026-11-30T22:00:{second:02}.500000Z\",\"level\":\"INFO\",\"message\":\"request\",\
+                 \"status\":200,\"total_ms\":{total_ms}{more}}}\n"
+            )
+        };
+        let text = [
+            "{\"timestamp\":\"2026-11-30T22:00:00.000000Z\",\"message\":\"draining\"}\n".to_owned(),
+            // It began first and ended last.
+            request(
+                9,
+                8_000.0,
+                ",\"prompt_tokens\":40,\"output_tokens\":7,\"blocks\":\"16:0a,ffffffffffff\"",
+            ),
+            request(
+                2,
+                250.0,
+                ",\"prompt_tokens\":15,\"output_tokens\":0,\"blocks\":\"16:\"",
+            ),
+            request(3, 1.0, ",\"outcome\":\"overloaded\""),
+            request(4, 1_000.0, ",\"prompt_tokens\":8,\"output_tokens\":2"),
+        ]
+        .concat();
+        let rows = serve_log(Path::new("s.log"), &text).unwrap();
+        let told = rows.iter().map(|row| {
+            let due = (row.due.as_secs_f64() * 1e3).round() as u64;
+            (
+                due,
+                row.prompt_tokens,
+                row.output_tokens,
+                row.blocks.clone(),
+            )
+        });
+        assert_eq!(
+            told.collect::<Vec<_>>(),
+            [
+                (0, 40, 7, vec![10, (1 << 48) - 1]),
+                (750, 15, 1, vec![]),
+                (2_000, 8, 2, vec![]),
+            ]
+        );
+        assert_eq!(rows[0].block_tokens, 16);
+        for (wrong, says) in [
+            ("request 17".to_owned(), "s.log:2: expected value"),
+            (
+                request(1, 0.0, ",\"prompt_tokens\":1,\"blocks\":\"x\""),
+                "s.log:2: blocks: accepted is",
+            ),
+            (
+                request(1, 0.0, ",\"prompt_tokens\":1").replace("-11-", "-13-"),
+                "s.log:2: timestamp",
+            ),
+        ] {
+            let error = serve_log(Path::new("s.log"), &format!("\n{wrong}")).unwrap_err();
+            assert!(error.to_string().starts_with(says), "{error}");
+        }
     }
 
     #[test]

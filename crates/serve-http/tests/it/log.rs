@@ -323,3 +323,72 @@ async fn every_request_has_one_line_however_it_ends() {
         "{logged}"
     );
 }
+
+/// What the log tells of prompts, if it is asked to: what they have in common, and nothing else.
+#[tokio::test]
+async fn blocks_of_prompts_are_told_by_hashes_of_this_process_alone() {
+    let ask = async |blocks: &str| {
+        let mut process = Process::start(&[
+            "--backend=mock",
+            "--mock-speed=inf",
+            "--log-format=json",
+            &format!("--log-prompt-blocks={blocks}"),
+        ]);
+        let client = reqwest::Client::new();
+        let system = json!({"role": "system", "content": "a secret beginning"});
+        let chat = |text: &str| json!({"messages": [system, {"role": "user", "content": text}], "max_tokens": 1});
+        for (path, body) in [
+            (
+                "/v1/completions",
+                json!({"prompt": "0123456789abc", "max_tokens": 1}),
+            ),
+            (
+                "/v1/completions",
+                json!({"prompt": "01234567XXXXX", "max_tokens": 1}),
+            ),
+            ("/v1/chat/completions", chat("one")),
+            ("/v1/chat/completions", chat("other")),
+            (
+                "/v1/completions",
+                json!({"prompt": "0123456789abc", "stream": true, "max_tokens": 1}),
+            ),
+        ] {
+            let answer = client.post(process.url(path)).json(&body).send().await;
+            let answer = answer.unwrap();
+            assert_eq!(answer.status(), 200);
+            answer.text().await.unwrap();
+        }
+        process.signal("TERM");
+        let logged = process.wait().stderr;
+        assert!(!logged.contains("secret"), "{logged}");
+        let lines = logged
+            .lines()
+            .filter_map(|line| serde_json::from_str(line).ok());
+        let lines = lines.filter(|line: &Value| line["message"] == "request");
+        lines.map(|line| line["blocks"].clone()).collect::<Vec<_>>()
+    };
+    let told = |blocks: &Value| -> Vec<String> {
+        let hashes = blocks.as_str().unwrap().strip_prefix("4:").unwrap();
+        hashes.split(',').map(str::to_owned).collect()
+    };
+    let lines: Vec<_> = ask("4").await.iter().map(told).collect();
+    let common = |one: &[String], other: &[String]| {
+        let same = one
+            .iter()
+            .zip(other)
+            .take_while(|(one, other)| one == other);
+        same.count()
+    };
+    assert_eq!(lines.iter().map(Vec::len).collect::<Vec<_>>()[..2], [3, 3]);
+    assert_eq!(common(&lines[0], &lines[1]), 2);
+    assert_eq!(lines[0], lines[4]);
+    let beginning = tokens_in("system: a secret beginning\nuser: o") / 4;
+    assert_eq!(common(&lines[2], &lines[3]) as u64, beginning);
+    assert_eq!(common(&lines[0], &lines[2]), 0);
+    let again: Vec<_> = ask("4").await.iter().map(told).collect();
+    for (one, other) in lines.iter().zip(&again) {
+        assert_eq!(one.len(), other.len());
+        assert!(!one.iter().any(|hash| other.contains(hash)));
+    }
+    assert!(ask("0").await.iter().all(Value::is_null));
+}

@@ -25,8 +25,12 @@ mod hub;
 mod idempotency;
 mod log;
 mod logprobs;
+#[cfg(target_os = "linux")]
+mod memory;
 mod metrics;
 mod process;
+mod proxy;
+mod rates;
 mod refusals;
 mod settings;
 mod support;

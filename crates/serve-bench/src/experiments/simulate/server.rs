@@ -35,7 +35,7 @@ pub enum ModelError {
 
 /// What `serve` has for its edge, its files and its devices. In virtual time none of it makes a
 /// difference, so it is taken whatever it says.
-const WITHOUT_EFFECT: [&str; 31] = [
+const WITHOUT_EFFECT: [&str; 32] = [
     "allow_anonymous",
     "allowed_hosts",
     "backend",
@@ -59,6 +59,7 @@ const WITHOUT_EFFECT: [&str; 31] = [
     "keys",
     "log",
     "log_format",
+    "log_prompt_blocks",
     "model",
     "port",
     "precision",

@@ -72,6 +72,9 @@ pub enum Arrivals {
     /// A trace in the format of Mooncake: JSONL with `timestamp` (ms), `input_length`,
     /// `output_length` and `hash_ids` (one for each 512 prompt tokens).
     Mooncake(Replay),
+    /// The log of a `serve` with `log_format = "json"`, and with `log_prompt_blocks` if prompts are to have in
+    /// common what they had. Requests without an answer are left out.
+    ServeLog(Replay),
 }
 
 /// How a trace is replayed. It brings its own lengths; prompts are words, or token ids, of that length.
@@ -96,13 +99,15 @@ pub struct Replay {
     pub output_tokens_max: Option<NonZeroU32>,
 }
 
-/// The two formats of traces.
+/// The formats of traces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trace {
     /// CSV.
     Azure,
     /// JSONL.
     Mooncake,
+    /// JSONL.
+    ServeLog,
 }
 
 impl Arrivals {
@@ -111,6 +116,7 @@ impl Arrivals {
         match self {
             Self::Azure(replay) => Some((Trace::Azure, replay)),
             Self::Mooncake(replay) => Some((Trace::Mooncake, replay)),
+            Self::ServeLog(replay) => Some((Trace::ServeLog, replay)),
             _ => None,
         }
     }
@@ -150,6 +156,9 @@ impl Arrivals {
             }
             Self::Mooncake(replay) => {
                 not_negative("arrivals.mooncake.tick_ms", replay.tick_ms.unwrap_or(0.0))
+            }
+            Self::ServeLog(replay) => {
+                not_negative("arrivals.serve_log.tick_ms", replay.tick_ms.unwrap_or(0.0))
             }
             Self::Constant { .. }
             | Self::Poisson { .. }
@@ -203,7 +212,7 @@ impl fmt::Display for Arrivals {
                 f.write_str("closed loop, 1 client")
             }
             Self::Closed { clients, .. } => write!(f, "closed loop, {clients} clients"),
-            Self::Azure(replay) | Self::Mooncake(replay) => {
+            Self::Azure(replay) | Self::Mooncake(replay) | Self::ServeLog(replay) => {
                 write!(
                     f,
                     "open loop, replay of {} at speed {}",

@@ -323,7 +323,8 @@ impl Spec {
     /// How many requests there may be at most, where that does not depend on a trace's length.
     pub fn requests_max(&self) -> Option<NonZeroU64> {
         match (self.requests, self.duration_s, &self.arrivals) {
-            (None, None, Arrivals::Azure(_) | Arrivals::Mooncake(_)) | (None, Some(_), _) => None,
+            (None, None, arrivals) if arrivals.replay().is_some() => None,
+            (None, Some(_), _) => None,
             (requests, ..) => Some(requests.unwrap_or(REQUESTS_DEFAULT)),
         }
     }

@@ -14,6 +14,7 @@ mod version;
 
 use std::io;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
@@ -210,6 +211,7 @@ fn edge(
         classes: settings.get(&CLASSES),
         keys,
         log_lines_lost: console.lines_lost(),
+        log_prompt_blocks: NonZeroU32::new(cli.log_prompt_blocks),
         shown: cli.shown()?,
     })
 }

@@ -122,6 +122,17 @@ pub(crate) struct Cli {
     )]
     pub(crate) log_format: log::Format,
 
+    /// Tokens in a block of a prompt: a line of the log has a hash for each whole block, under a key that each
+    /// start draws anew, so that serve-bench can replay a log without its texts; 0 tells none
+    #[arg(
+        long,
+        env = "SERVE_LOG_PROMPT_BLOCKS",
+        value_name = "TOKENS",
+        default_value_t = 0,
+        help_heading = "General"
+    )]
+    pub(crate) log_prompt_blocks: u32,
+
     #[command(flatten)]
     #[serde(flatten)]
     pub(crate) network: NetworkSettings,
