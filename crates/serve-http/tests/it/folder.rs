@@ -93,3 +93,66 @@ async fn a_template_that_cannot_be_compiled_stops_chats_alone() {
         "{stderr}"
     );
 }
+
+/// A template that is given holds for any model, also for one that has none that works; one that is wrong ends the
+/// start by its name.
+#[tokio::test]
+async fn a_template_that_is_given_takes_the_place_of_the_models_own() {
+    let broken = changed("given-template", "tokenizer_config.json", |config| {
+        config["chat_template"] = json!("{% if %}");
+    });
+    let file = |name: &str, text: &str| {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let good = file(
+        "good.jinja",
+        "{% for message in messages %}{{ message.content }}{% endfor %}",
+    );
+    let text = "It is a truth universally acknowledged";
+    let chat =
+        json!({"messages": [{"role": "user", "content": text}], "max_tokens": 5, "temperature": 0});
+    let completion = json!({"prompt": text, "max_tokens": 5, "temperature": 0});
+    for model in ["austen-2m", broken.to_str().unwrap()] {
+        let process = Process::start(&["--model", model, "--chat-template", &good]);
+        let (status, answer) = post(&process, "/v1/chat/completions", &chat).await;
+        assert_eq!(status, 200, "{answer}");
+        let (_, expected) = post(&process, "/v1/completions", &completion).await;
+        let said = answer["choices"][0]["message"]["content"].as_str().unwrap();
+        let goes_on = expected["choices"][0]["text"].as_str().unwrap();
+        assert_eq!(said.trim_start(), goes_on.trim_start());
+        let config = reqwest::get(process.url("/v1/config")).await.unwrap();
+        let config: Value = config.json().await.unwrap();
+        assert_eq!(config["chat_template"], good);
+    }
+    let endless = file(
+        "endless.jinja",
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+    );
+    let process = Process::start(&["--chat-template", &endless]);
+    let (status, refused) = post(&process, "/v1/chat/completions", &chat).await;
+    assert_eq!(status, 400, "{refused}");
+    for (path, says) in [
+        (
+            file("wrong.jinja", "one\n{% if %}"),
+            "has a syntax error in line 2",
+        ),
+        (
+            "/nowhere/at-all.jinja".to_owned(),
+            "cannot read /nowhere/at-all.jinja",
+        ),
+        ("/dev/zero".to_owned(), "it is"),
+    ] {
+        let ended = Process::run(&["--port", "0", "--chat-template", &path]);
+        assert_eq!(ended.status.code(), Some(2), "{}", ended.stderr);
+        let named = format!("--chat-template: {path}: ");
+        assert!(
+            ended.stderr.contains(&named) && ended.stderr.contains(says),
+            "{}",
+            ended.stderr
+        );
+    }
+    let ended = Process::run(&["--port", "0", "--backend", "mock", "--chat-template", &good]);
+    assert_eq!(ended.status.code(), Some(2), "{}", ended.stderr);
+}

@@ -38,6 +38,14 @@ pub enum LoadError {
     /// The chat template.
     #[error(transparent)]
     Template(#[from] TemplateError),
+    /// The chat template that was given in place of the model's own.
+    #[error("{}: {cause}", path.display())]
+    ChatTemplate {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        cause: TemplateError,
+    },
     /// Sampling defaults and stop tokens.
     #[error(transparent)]
     Generation(#[from] GenerationError),

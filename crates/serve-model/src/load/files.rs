@@ -25,15 +25,16 @@ pub(super) struct Files {
 }
 
 impl Files {
-    pub(super) fn open(source: &Source) -> Result<Self, LoadError> {
+    /// With the chat template of a file in place of the model's own, if one is given.
+    pub(super) fn open(source: &Source, template: Option<&Path>) -> Result<Self, LoadError> {
         match source {
-            Source::Embedded => Self::embedded(),
-            Source::Folder(folder) => Self::folder(folder),
-            Source::Random(shape) => Self::random(shape),
+            Source::Embedded => Self::embedded(template),
+            Source::Folder(folder) => Self::folder(folder, template),
+            Source::Random(shape) => Self::random(shape, template),
         }
     }
 
-    fn folder(folder: &Path) -> Result<Self, LoadError> {
+    fn folder(folder: &Path, template: Option<&Path>) -> Result<Self, LoadError> {
         if !folder.is_dir() {
             return Err(LoadError::NoFolder {
                 path: folder.to_owned(),
@@ -44,12 +45,15 @@ impl Files {
         // A path such as `.` has no name of its own.
         let absolute = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
         let name = absolute.file_name().unwrap_or(folder.as_os_str());
-        let chat_template = match ChatTemplate::from_dir(folder) {
-            Err(error @ TemplateError::File(ModelFileError::Read { .. })) => {
-                return Err(error.into());
-            }
-            // Completions need none.
-            found => found.transpose(),
+        let chat_template = match template {
+            Some(path) => Some(Ok(given(path, &TokenizerConfig::from_dir(folder)?)?)),
+            None => match ChatTemplate::from_dir(folder) {
+                Err(error @ TemplateError::File(ModelFileError::Read { .. })) => {
+                    return Err(error.into());
+                }
+                // Completions need none.
+                found => found.transpose(),
+            },
         };
         let generation = GenerationConfig::from_dir(folder, &tokenizer)?;
         let checkpoint = Checkpoint::open(folder)?;
@@ -72,7 +76,7 @@ impl Files {
         })
     }
 
-    fn embedded() -> Result<Self, LoadError> {
+    fn embedded(template: Option<&Path>) -> Result<Self, LoadError> {
         macro_rules! file {
             ($read:ident, $name:literal) => {
                 $read!(concat!(
@@ -95,7 +99,10 @@ impl Files {
         checkpoint.check(&config)?;
         Ok(Self {
             name: EMBEDDED.to_owned(),
-            chat_template: ChatTemplate::from_config(&texts)?.map(Ok),
+            chat_template: match template {
+                Some(path) => Some(Ok(given(path, &texts)?)),
+                None => ChatTemplate::from_config(&texts)?.map(Ok),
+            },
             generation: GenerationConfig::from_json(
                 Some(file!(include_str, "generation_config.json")),
                 Some(text),
@@ -110,10 +117,10 @@ impl Files {
     }
 
     /// The embedded model's texts with other weights.
-    fn random(shape: &Shape) -> Result<Self, LoadError> {
+    fn random(shape: &Shape, template: Option<&Path>) -> Result<Self, LoadError> {
         /// So that every run measures the same weights.
         const SEED: u64 = 1;
-        let embedded = Self::embedded()?;
+        let embedded = Self::embedded(template)?;
         let config = ModelConfig::parse(shape.config)?;
         check_vocabulary(&embedded.tokenizer, &config)?;
         Ok(Self {
@@ -127,6 +134,14 @@ impl Files {
             ..embedded
         })
     }
+}
+
+/// The template of a file that was given in place of the model's own, whose special tokens it may name.
+fn given(path: &Path, config: &TokenizerConfig) -> Result<ChatTemplate, LoadError> {
+    ChatTemplate::from_file(path, config).map_err(|cause| LoadError::ChatTemplate {
+        path: path.to_owned(),
+        cause,
+    })
 }
 
 /// Tokens that were added to a vocabulary may lie behind the rows of the model; more than that is another

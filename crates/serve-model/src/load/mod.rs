@@ -57,7 +57,7 @@ pub fn load(
         weights,
         parameters,
         warnings,
-    } = Files::open(source)?;
+    } = Files::open(source, options.chat_template.as_deref())?;
     let mut options = options.clone();
     if matches!(source, Source::Random(_)) {
         let context = config.context_max.min(RANDOM_CONTEXT_DEFAULT);

@@ -31,6 +31,8 @@ pub const RANDOM_CONTEXT_DEFAULT: u32 = 4_096;
 /// What the loaded model should be able to hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadOptions {
+    /// A file with a chat template in place of the model's own.
+    pub chat_template: Option<PathBuf>,
     /// Sequences in one step at most.
     pub sequences_max: u32,
     /// Positions in one step at most.
@@ -62,6 +64,7 @@ pub struct LoadOptions {
 impl Default for LoadOptions {
     fn default() -> Self {
         Self {
+            chat_template: None,
             sequences_max: 16,
             step_tokens_max: 512,
             context_max: None,

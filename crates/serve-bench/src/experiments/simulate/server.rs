@@ -35,7 +35,7 @@ pub enum ModelError {
 
 /// What `serve` has for its edge, its files and its devices. In virtual time none of it makes a
 /// difference, so it is taken whatever it says.
-const WITHOUT_EFFECT: [&str; 32] = [
+const WITHOUT_EFFECT: [&str; 33] = [
     "allow_anonymous",
     "allowed_hosts",
     "backend",
@@ -43,6 +43,7 @@ const WITHOUT_EFFECT: [&str; 32] = [
     "body_bytes_max",
     "body_timeout",
     "capacity_status",
+    "chat_template",
     "config",
     "connections_max",
     "cors_origins",

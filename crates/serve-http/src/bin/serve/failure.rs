@@ -47,7 +47,7 @@ pub(crate) enum Failure {
     /// The model could not be loaded.
     #[cfg(feature = "model")]
     #[error("the model could not be loaded: {0}")]
-    Load(#[from] serve_model::load::LoadError),
+    Load(serve_model::load::LoadError),
     /// There is no such model.
     #[cfg(feature = "model")]
     #[error("the model could not be loaded: {0}")]
@@ -79,6 +79,20 @@ pub(crate) enum Failure {
         port: u16,
         cause: io::Error,
     },
+}
+
+#[cfg(feature = "model")]
+impl From<serve_model::load::LoadError> for Failure {
+    fn from(error: serve_model::load::LoadError) -> Self {
+        match error {
+            // Not the model's fault.
+            serve_model::load::LoadError::ChatTemplate { .. } => Self::Usage {
+                setting: "--chat-template".to_owned(),
+                cause: error.to_string(),
+            },
+            error => Self::Load(error),
+        }
+    }
 }
 
 impl Failure {

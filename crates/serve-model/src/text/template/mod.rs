@@ -20,6 +20,7 @@ use thiserror::Error;
 use super::tokenizer_config::{
     ModelFileError, NamedTemplate, NamedTemplates, TokenizerConfig, object, read_optional,
 };
+use crate::plain_file::{self, CONFIG_BYTES_MAX};
 
 /// A compiled chat template, or several of which a request's tools decide.
 #[derive(Debug)]
@@ -133,6 +134,20 @@ impl ChatTemplate {
     pub fn from_config(config: &TokenizerConfig) -> Result<Option<Self>, TemplateError> {
         let templates = config.chat_template.as_ref();
         templates.map(|found| Self::new(found, config)).transpose()
+    }
+
+    /// Takes the template of a file, in Jinja. `config` lends the special tokens.
+    ///
+    /// # Errors
+    ///
+    /// [`TemplateError::File`] and [`TemplateError::Syntax`].
+    pub fn from_file(path: &Path, config: &TokenizerConfig) -> Result<Self, TemplateError> {
+        let source = plain_file::read_text(path, CONFIG_BYTES_MAX);
+        let source = source.map_err(|source| ModelFileError::Read {
+            path: path.to_owned(),
+            source,
+        })?;
+        Self::new(&NamedTemplates::One(source), config)
     }
 
     /// Compiles templates. `config` lends the special tokens.

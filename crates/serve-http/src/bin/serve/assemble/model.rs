@@ -30,6 +30,7 @@ pub(crate) fn assemble(
     let source = source(cli, console)?;
     let settings = cli.settings();
     let options = LoadOptions {
+        chat_template: cli.chat_template.clone(),
         sequences_max: settings.get(&MAX_BATCH).get(),
         step_tokens_max: settings.get(&STEP_TOKENS).get(),
         context_max: settings.get(&CONTEXT).map(|context| context.get()),
@@ -67,6 +68,11 @@ pub(crate) fn assemble(
             "generation_config.json: {ignored} is not supported and ignored"
         ));
     }
+    // What is built anew after a panic has no part in chats.
+    let options = LoadOptions {
+        chat_template: None,
+        ..options
+    };
     let sampling = generation.sampling()?;
     let example = match (&source, &chat_template) {
         (Source::Embedded, _) => {

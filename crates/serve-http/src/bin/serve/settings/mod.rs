@@ -65,6 +65,11 @@ pub(crate) struct Cli {
     #[arg(long, env = "SERVE_REVISION")]
     pub(crate) revision: Option<String>,
 
+    /// A file with a chat template in Jinja, in place of the model's own [default: the model's own]
+    #[cfg(feature = "model")]
+    #[arg(long, env = "SERVE_CHAT_TEMPLATE", value_name = "FILE")]
+    pub(crate) chat_template: Option<PathBuf>,
+
     /// What runs the steps
     #[arg(long, env = "SERVE_BACKEND", value_enum, default_value_t = Backend::DEFAULT)]
     pub(crate) backend: Backend,
@@ -194,6 +199,12 @@ impl Cli {
                 "--device",
                 mock && self.device.is_some(),
                 "--backend mock runs on no device",
+            ),
+            #[cfg(feature = "model")]
+            (
+                "--chat-template",
+                mock && self.chat_template.is_some(),
+                "--backend mock writes chats in its own way",
             ),
             #[cfg(feature = "model")]
             (
