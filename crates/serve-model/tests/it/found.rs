@@ -129,16 +129,29 @@ fn a_row_without_a_token_is_never_chosen() {
     }
 }
 
+/// Whether the file lists its added tokens as such alone, or among its own as well.
 #[test]
 fn a_token_without_a_row_is_refused_where_a_text_has_it() {
-    let copy = Copy::of("tiny-qwen2", "surplus");
-    change(&copy, "tokenizer.json", |json| {
-        let mut token = json["added_tokens"][0].clone();
-        token["id"] = json!(384);
-        token["content"] = json!("<extra>");
-        json["added_tokens"].as_array_mut().unwrap().push(token);
-    });
-    let model = loaded(&copy);
+    for listed_twice in [false, true] {
+        let copy = Copy::of("tiny-qwen2", &format!("surplus-{listed_twice}"));
+        change(&copy, "tokenizer.json", |json| {
+            let mut token = json["added_tokens"][0].clone();
+            token["id"] = json!(384);
+            token["content"] = json!("<extra>");
+            json["added_tokens"].as_array_mut().unwrap().push(token);
+            if listed_twice {
+                for token in json["added_tokens"].as_array().unwrap().clone() {
+                    let name = token["content"].as_str().unwrap();
+                    json["model"]["vocab"][name] = token["id"].clone();
+                }
+            }
+        });
+        check_surplus(&copy);
+    }
+}
+
+fn check_surplus(copy: &Copy) {
+    let model = loaded(copy);
     assert_eq!(
         model.warnings,
         [
