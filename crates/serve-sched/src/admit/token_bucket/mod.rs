@@ -37,13 +37,18 @@
 //! A tenant with nothing in flight whose bucket is full again is forgotten, so memory is bounded by
 //! the requests in flight and the tenants whose bucket is not full, twice over.
 
+mod account;
+
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 
 use serve_core::{CancelReason, Limit, Refusal, Request, RequestId, Span, TenantId, Time};
 
+pub use account::Quota;
+
 use super::{Admission, Admit, Cause, Ended, Load};
 use crate::settings::{Setting, Settings, TenantSettings};
+use account::Account;
 
 /// As its family lists it: a bucket for all and one for each tenant, of requests and of tokens.
 pub(super) const POLICY: Admission = Admission {
@@ -103,14 +108,6 @@ pub struct TokenBucket {
     forget_at: usize,
 }
 
-/// A rate and a burst.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Quota {
-    units: NonZeroU64,
-    per: Span,
-    burst: NonZeroU64,
-}
-
 /// What a request costs. One that never started has used nothing, but for work that was done
 /// [before it came](Admit::reserve) and that its client did not wait for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -123,16 +120,6 @@ pub enum Cost {
     /// A unit for each prompt token and for each token generated. Until its end it is charged the
     /// longest answer that it asks for.
     Tokens,
-}
-
-/// What has been charged to one bucket.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Account {
-    /// When it will be full again; a time that has passed, when it is.
-    full_at: Scaled,
-    /// Of each request in flight, by number, what was charged from it on to the next one in flight:
-    /// by itself, and by those after it that have ended.
-    charged: BTreeMap<u64, Scaled>,
 }
 
 /// What one request has been charged.
@@ -160,9 +147,6 @@ enum Scope {
     Tenant,
     Global,
 }
-
-/// A time in nanoseconds times [`Quota::units`].
-type Scaled = u128;
 
 const FORGET_AT_LEAST: usize = 64;
 
@@ -367,51 +351,6 @@ impl Admit for TokenBucket {
     }
 }
 
-impl Account {
-    /// From times of one quota to those of another.
-    fn convert(&mut self, from: Quota, to: Quota, now: Time) {
-        let (per, per_then) = (
-            Scaled::from(from.per.as_nanos()),
-            Scaled::from(to.per.as_nanos()),
-        );
-        let scaled = |time: Scaled| {
-            let (units, rest) = (time / per.max(1), time % per.max(1));
-            units
-                .saturating_mul(per_then)
-                .saturating_add(rest * per_then / per.max(1))
-        };
-        let used = self.full_at.saturating_sub(from.scale(now));
-        self.full_at = to.scale(now).saturating_add(scaled(used));
-        for charged in self.charged.values_mut() {
-            *charged = scaled(*charged);
-        }
-    }
-
-    /// A request has used `used` of what it was charged, or more than that if its engine counts
-    /// other tokens than was expected. O(log n) in the requests in flight, and one step for each
-    /// that came after it, until they come to what is missing in the bucket.
-    fn settle(&mut self, number: u64, charged: Scaled, used: Scaled, now: Scaled) {
-        let Some(from_it_on) = self.charged.remove(&number) else {
-            return;
-        };
-        self.full_at = self.full_at.saturating_add(used.saturating_sub(charged));
-        let after_it = from_it_on.saturating_sub(charged);
-        let mut at_least = now.saturating_add(after_it);
-        for (_, charged) in self.charged.range(number..) {
-            if at_least >= self.full_at {
-                break;
-            }
-            at_least = at_least.saturating_add(*charged);
-        }
-        let refund = charged.saturating_sub(used);
-        let refunded = self.full_at.saturating_sub(refund);
-        self.full_at = self.full_at.min(refunded.max(at_least));
-        if let Some((_, before)) = self.charged.range_mut(..number).next_back() {
-            *before = before.saturating_add(after_it + used);
-        }
-    }
-}
-
 /// The buckets that the settings ask for.
 fn buckets(settings: &Settings) -> Vec<TokenBucket> {
     let global = [
@@ -429,6 +368,17 @@ fn buckets(settings: &Settings) -> Vec<TokenBucket> {
         tenant.tokens_per_s
     });
     global.chain(requests).chain(tokens).collect()
+}
+
+impl Quota {
+    /// So many units in a second, with the burst of the settings; `None` for a rate of 0. Rates are kept
+    /// to a thousandth.
+    fn of(per_s: f64, settings: &Settings) -> Option<Self> {
+        let whole = |number: f64| NonZeroU64::new(number.round() as u64).unwrap_or(NonZeroU64::MIN);
+        let (units, per) = (per_s * 1_000.0, Span::from_secs(1_000));
+        let burst = per_s * settings.get(&RATE_BURST).as_secs_f64();
+        (per_s > 0.0).then(|| Self::new(whole(units), per, whole(burst)))
+    }
 }
 
 /// A bucket for each tenant, if any tenant has a limit.
@@ -452,45 +402,6 @@ fn of_tenants(
     Some(quotas().fold(usual, |bucket, (id, quota)| {
         bucket.with_tenant(id, quota.unwrap_or(Quota::UNLIMITED))
     }))
-}
-
-impl Quota {
-    /// More than anybody can use.
-    const UNLIMITED: Self = Self::new(NonZeroU64::MAX, Span::from_nanos(1), NonZeroU64::MAX);
-
-    /// So many units in a second, with the burst of the settings; `None` for a rate of 0. Rates are kept
-    /// to a thousandth.
-    fn of(per_s: f64, settings: &Settings) -> Option<Self> {
-        let whole = |number: f64| NonZeroU64::new(number.round() as u64).unwrap_or(NonZeroU64::MIN);
-        let (units, per) = (per_s * 1_000.0, Span::from_secs(1_000));
-        let burst = per_s * settings.get(&RATE_BURST).as_secs_f64();
-        (per_s > 0.0).then(|| Self::new(whole(units), per, whole(burst)))
-    }
-
-    /// `units` in every `per`, and up to `burst` at once.
-    pub const fn new(units: NonZeroU64, per: Span, burst: NonZeroU64) -> Self {
-        Self { units, per, burst }
-    }
-
-    fn time_for(&self, cost: u64) -> Scaled {
-        Scaled::from(cost) * Scaled::from(self.per.as_nanos())
-    }
-
-    /// The first moment at which one unit is left.
-    fn room_from(&self, account: &Account) -> Scaled {
-        let spent = account.full_at.saturating_add(self.time_for(1));
-        spent.saturating_sub(self.time_for(self.burst.get()))
-    }
-
-    fn scale(&self, time: Time) -> Scaled {
-        Scaled::from(time.as_nanos()) * Scaled::from(self.units.get())
-    }
-
-    /// The first nanosecond that is not before `scaled`.
-    fn unscale(&self, scaled: Scaled) -> Time {
-        let nanos = scaled.div_ceil(Scaled::from(self.units.get()));
-        Time::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
-    }
 }
 
 impl Cost {
