@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use serve_core::TokenId;
 use thiserror::Error;
+use tokenizers::ModelWrapper;
 
 use super::bounds;
 use super::stages::Stages;
@@ -19,7 +20,8 @@ use crate::plain_file::{self, VOCABULARY_BYTES_MAX};
 ///
 /// Special tokens written out in a text (`<|im_end|>`) become those tokens, as in transformers: a
 /// chat template renders its markup and what the user said into one string. Truncation and padding
-/// that a file asks for are left out: a prompt is never cut silently.
+/// that a file asks for are left out: a prompt is never cut silently. So is the dropout of merges, which is for
+/// training: the same text is the same tokens, in a time that grows little faster than its length.
 #[derive(Clone)]
 pub struct Tokenizer {
     shared: Arc<Shared>,
@@ -129,6 +131,13 @@ impl Tokenizer {
         let mut inner = inner.map_err(format)?;
         inner.with_truncation(None).map_err(format)?;
         inner.with_padding(None);
+        if let ModelWrapper::BPE(model) = inner.get_model()
+            && model.dropout.is_some()
+        {
+            let mut whole = model.clone();
+            whole.dropout = None;
+            inner.with_model(whole);
+        }
         let stages =
             Stages::of(inner.get_decoder()).map_err(|decoder| TokenizerError::Decoder {
                 origin: origin.to_owned(),
@@ -243,7 +252,9 @@ impl Tokenizer {
     pub(crate) fn own_vocab_size(&self) -> usize {
         let own = self.shared.inner.get_vocab(false);
         let added = self.shared.inner.get_added_tokens_decoder();
-        let listed_twice = added.values().filter(|token| own.contains_key(&token.content));
+        let listed_twice = added
+            .values()
+            .filter(|token| own.contains_key(&token.content));
         own.len() - listed_twice.count()
     }
 

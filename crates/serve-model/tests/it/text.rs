@@ -51,6 +51,25 @@ fn the_bytes_of_tokens_together_are_those_of_the_text() {
     assert_eq!(tokenizer.bytes(byte), [0xe2]);
 }
 
+/// Merges that a file drops at random, as for training, are made all the same.
+#[test]
+fn a_text_is_the_same_tokens_each_time() {
+    let file = crate_dir().join("tests/fixtures/tiny-qwen2/tokenizer.json");
+    let file = std::fs::read_to_string(file).unwrap();
+    let text =
+        "It is a truth universally acknowledged, that a single man in possession of a good fortune";
+    let whole = Tokenizer::from_bytes(file.as_bytes()).unwrap();
+    let whole = whole.encode(text).unwrap();
+    for dropout in ["0.5", "1.0"] {
+        let dropping = file.replacen("\"dropout\": null", &format!("\"dropout\": {dropout}"), 1);
+        assert_ne!(dropping, file);
+        let dropping = Tokenizer::from_bytes(dropping.as_bytes()).unwrap();
+        for _ in 0..5 {
+            assert_eq!(dropping.encode(text).unwrap(), whole);
+        }
+    }
+}
+
 /// What follows a prompt: each part of the text of both that the prompt alone does not have.
 fn continued(tokenizer: &Tokenizer, prompt: &[TokenId], answer: &[TokenId]) -> String {
     let mut detokenizer = Detokenizer::after(tokenizer, true, prompt);
