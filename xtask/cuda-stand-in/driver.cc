@@ -4,7 +4,6 @@
 // It has the functions that cubecl-cuda and cudarc call, and no others.
 #include <sys/mman.h>
 
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -82,22 +81,22 @@ Status free_device(Pointer start, const char* what) {
     return release(start) ? OK : INVALID_VALUE;
 }
 
-// Runs a kernel and says how long that took; where nothing is run, by a rule that tells kernels apart.
+// Runs a kernel and says how long that took, in microseconds: the same for all, so that tuning comes to the same choices
+// each time. CubeCL's own probes of how fast a GPU is go on until they have taken long enough, and nobody reads what they
+// compute.
 double timed_run(const Kernel& kernel, const Grid& grid, void** parameters) {
-    if (!kernels_run) return 4 + std::hash<std::string>()(kernel.name) % 1'000 / 100.0;
-    const auto start = std::chrono::steady_clock::now();
+    for (const char* probe : {"_throughput_", "launch_overhead_", "prime_buffer_"}) {
+        if (kernel.name.find(probe) != std::string::npos) return 20'000;
+    }
     run(kernel, grid, parameters);
-    return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
+    return 5;
 }
 
 void* host(Pointer pointer) { return reinterpret_cast<void*>(pointer); }
 
-// A copy between the host and the device; `device_side` is checked. Where no kernel runs, large ones are not made: the
-// weights of a real model would take the host's memory, and nothing reads them.
+// A copy of which `device_side` is checked, the part that lies on the device.
 Status copy(Stream* stream, void* to, const void* from, size_t bytes, Pointer device_side, const char* what) {
     if (!is_within_one(device_side, bytes)) fault("out of bounds: %s of %zu bytes leaves its buffer", what, bytes);
-    constexpr size_t WORTH_KEEPING_MAX = 1 << 20;
-    if (!kernels_run && bytes > WORTH_KEEPING_MAX) return act(stream, what, [] {});
     return act(stream, what, [=] { memcpy(to, from, bytes); });
 }
 
@@ -155,7 +154,11 @@ constexpr unsigned ON_HOST = 1;
 extern "C" {
 
 // ---------------------------------------------------------------------------------------------- device and context
-int cuInit(unsigned) { return OK; }
+// What CUDA_STAND_IN_INIT says, to see what is made of a driver that does not work.
+int cuInit(unsigned) {
+    const char* status = getenv("CUDA_STAND_IN_INIT");
+    return status ? atoi(status) : OK;
+}
 int cuDriverGetVersion(int* version) { return *version = 13'000, OK; }
 int cuDeviceGetCount(int* count) { return *count = 1, OK; }
 int cuDeviceGet(int* out, int number) { return *out = number, number == 0 ? OK : INVALID_DEVICE; }

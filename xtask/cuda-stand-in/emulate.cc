@@ -1,4 +1,4 @@
-// The engine that runs kernels: its modules are libraries that nvrtc.cc has compiled for this processor.
+// Kernels that run: their modules are libraries that nvrtc.cc has compiled for this processor.
 #include <dlfcn.h>
 
 #include <cstdio>
@@ -6,8 +6,6 @@
 
 #include "block.h"
 #include "engine.h"
-
-const bool kernels_run = true;
 
 namespace {
 // What nvrtc.cc gives for PTX: this, and the path of the library.

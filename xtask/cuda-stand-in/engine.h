@@ -1,4 +1,4 @@
-// What is done with kernels, in two versions: emulate.cc runs them, record.cc keeps their code and runs nothing.
+// What the driver does with kernels, and what emulate.cc and access.cc do for it.
 #pragma once
 
 #include <string>
@@ -8,13 +8,10 @@
 
 struct Kernel {
     std::string name;
-    // Bytes of each parameter; empty where kernels are not run.
+    // Bytes of each parameter.
     std::vector<size_t> parameter_bytes;
     void (*entry)(void** parameters) = nullptr;
 };
-
-// Whether kernels are run, and memory is worth keeping.
-extern const bool kernels_run;
 
 // A compiled module as cuModuleLoadData takes it.
 Status load_module(const char* image, void** module);

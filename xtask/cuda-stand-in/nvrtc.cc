@@ -42,17 +42,20 @@ std::string translate(const std::string& source) {
     return text;
 }
 
-// -fsanitize=thread has the compiler call a function before each access; those functions are in access.cc.
+// -fsanitize=thread has the compiler call a function before each access; those functions are in access.cc. Libraries of
+// kernels share no constant of a template, as each has types of its own under the same names.
+constexpr char COMPILE[] = "g++ -c -O1 -w -std=c++20 -fpermissive -fPIC -fsanitize=thread -fno-gnu-unique";
+
 std::string command(const std::string& source, const std::string& library, const std::string& log) {
     const std::string home = variable("CUDA_STAND_IN_HOME", ".");
     const std::string object = library + ".o";
-    const std::string compile = "g++ -c -O1 -w -std=c++20 -fpermissive -fPIC -fsanitize=thread -I" INCLUDE_DIR " -I" +
-                                home + "/include -o " + object + " " + source + " 2> " + log;
+    const std::string compile = std::string(COMPILE) + " -I" INCLUDE_DIR " -I" + home + "/include -o " + object + " " +
+                                source + " 2> " + log;
     const std::string link = "g++ -shared -o " + library + " " + object + " -L" + home + " -l:libcuda.so 2>> " + log;
     return compile + " && " + link + " && rm " + object;
 }
 
-// Whether a kernel is one that is to be refused, to see what is made of that.
+// Whether a kernel is one that CUDA_STAND_IN_REFUSES says a word of, to see what is made of what does not compile.
 bool is_refused(const Program& program) {
     const std::string text = variable("CUDA_STAND_IN_REFUSES", "");
     return !text.empty() && program.source.find(text) != std::string::npos;
@@ -61,7 +64,7 @@ bool is_refused(const Program& program) {
 int compile(Program& program) {
     if (is_refused(program)) return program.log = "error: a refusal made on purpose", COMPILATION;
     const std::string text = translate(program.source);
-    const size_t key = std::hash<std::string>()(text + read(INCLUDE_DIR "/emulated.h"));
+    const size_t key = std::hash<std::string>()(COMPILE + text + read(INCLUDE_DIR "/emulated.h"));
     char name[32];
     snprintf(name, sizeof name, "/%016zx", key);
     const std::string stem = variable("CUDA_STAND_IN_KERNELS", ".") + name;
@@ -83,10 +86,9 @@ int compile(Program& program) {
 
 extern "C" {
 
+// 13.0, as the driver has it, or what CUDA_STAND_IN_NVRTC says.
 int nvrtcVersion(int* major, int* minor) {
-    *major = 13;
-    *minor = 0;
-    return SUCCESS;
+    return sscanf(variable("CUDA_STAND_IN_NVRTC", "13.0").c_str(), "%d.%d", major, minor) == 2 ? SUCCESS : COMPILATION;
 }
 
 const char* nvrtcGetErrorString(int status) {

@@ -53,10 +53,8 @@ void* program_of(const std::string& source) {
     return program;
 }
 
-// The kernel `k` of a source.
-void* compile(const std::string& body) {
-    void* program = program_of("extern \"C\" __global__ void __launch_bounds__(64) k(" + body);
-    expect(nvrtcCompileProgram(program, 0, nullptr) == OK, "the kernel compiles");
+// The kernel `k` of a program that has been compiled.
+void* load(void* program) {
     size_t bytes;
     nvrtcGetPTXSize(program, &bytes);
     std::vector<char> image(bytes);
@@ -65,6 +63,13 @@ void* compile(const std::string& body) {
     expect(cuModuleLoadData(&module, image.data()) == OK, "the module loads");
     expect(cuModuleGetFunction(&kernel, module, "k") == OK, "the kernel is found");
     return kernel;
+}
+
+// The kernel `k` with such parameters and such a body.
+void* compile(const std::string& body) {
+    void* program = program_of("extern \"C\" __global__ void __launch_bounds__(64) k(" + body);
+    expect(nvrtcCompileProgram(program, 0, nullptr) == OK, "the kernel compiles");
+    return load(program);
 }
 
 uint64_t buffer(const std::vector<float>& values) {
@@ -182,6 +187,22 @@ void a_recording_is_spoilt_by(const std::function<int()>& call) {
     expect(cuStreamEndCapture(stream, &graph) == CAPTURE_INVALIDATED, "and the recording with it");
 }
 
+// Kernels whose parameters are of types of one name and of different sizes, as CubeCL's are.
+void types_of_one_name_are_told_apart() {
+    const uint64_t out = buffer(numbers(2));
+    for (const char* last : {"1", "3"}) {
+        void* program = program_of(std::string("struct Info { float all[") + last + R"(]; };
+extern "C" __global__ void k(float* out, const __grid_constant__ Info info) { out[1] = info.all[)" + last + "- 1]; }");
+        expect(nvrtcCompileProgram(program, 0, nullptr) == OK, "the kernel compiles");
+        void* kernel = load(program);
+        float info[]{5, 6, 7};
+        uint64_t start = out;
+        void* parameters[] = {&start, info};
+        cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr);
+    }
+    expect(read(out, 2)[1] == 7, "the last number of the larger type");
+}
+
 void a_compiler_says_what_is_wrong() {
     void* program = program_of("extern \"C\" __global__ void k(float* out) { out[0] = no_such_thing; }");
     expect(nvrtcCompileProgram(program, 0, nullptr) != OK, "it does not compile");
@@ -244,6 +265,7 @@ const std::vector<Case> CASES{
          expect(cuLaunchKernel(kernel, 1, 70'000, 1, 1, 1, 1, 0, stream, parameters, nullptr) == INVALID_VALUE,
                 "it is refused");
      }},
+    {"parameters of one name and of two sizes", nullptr, types_of_one_name_are_told_apart},
     {"a kernel that does not compile", nullptr, a_compiler_says_what_is_wrong},
 };
 

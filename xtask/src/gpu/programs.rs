@@ -11,9 +11,10 @@ use cargo_metadata::Message;
 use crate::cargo;
 
 /// The decoder alone, as everything else has nothing to do with a GPU.
-const BUILD: [&str; 10] = [
+const BUILD: [&str; 11] = [
     "test",
-    "--release",
+    "--profile",
+    "emulate",
     "--package",
     "serve-model",
     "--features",
@@ -42,8 +43,8 @@ impl Programs {
         ]
     }
 
-    /// Builds them into `target`, which takes about half an hour the first time. If they do not build, cargo has said why, and
-    /// its exit code is what is left.
+    /// Builds them into `target`, which takes a quarter of an hour the first time. If they do not build, cargo has said
+    /// why, and its exit code is what is left.
     pub(super) fn build(
         target: &Path,
     ) -> Result<Result<Self, ExitCode>, Box<dyn std::error::Error>> {

@@ -1,4 +1,4 @@
-//! Building a stand-in for the driver from its C++, and what a program needs to be told to find it.
+//! Building the stand-ins for driver and NVRTC from their C++, and what a program needs to be told to find it.
 
 use std::fs;
 use std::io;
@@ -9,11 +9,18 @@ use thiserror::Error;
 
 /// Where the sources are, from the root of the workspace.
 const SOURCES: &str = "xtask/cuda-stand-in";
-/// What every version of the driver's library is made of.
-const DRIVER: [&str; 3] = ["driver.cc", "device.cc", "memory.cc"];
+/// What the driver's library is made of.
+const DRIVER: [&str; 6] = [
+    "driver.cc",
+    "device.cc",
+    "memory.cc",
+    "emulate.cc",
+    "block.cc",
+    "access.cc",
+];
 /// Headers of CUDA that kernels or the search for them name. Of the emulator's they are empty: each kernel is compiled
 /// with one header of its own before them.
-const HEADERS: [&str; 8] = [
+const HEADERS: [&str; 10] = [
     "cuda_runtime.h",
     "cuda_fp16.h",
     "cuda_bf16.h",
@@ -22,9 +29,11 @@ const HEADERS: [&str; 8] = [
     "mma.h",
     "cooperative_groups.h",
     "crt/host_config.h",
+    "crt/mma.h",
+    "cuda/barrier",
 ];
 
-/// A stand-in that cannot be built.
+/// They cannot be built.
 #[derive(Debug, Error)]
 pub(super) enum StandInError {
     /// The compiler is missing.
@@ -53,7 +62,7 @@ pub(super) enum StandInError {
     },
 }
 
-/// A stand-in: a folder with its libraries.
+/// The stand-ins: a folder with their libraries.
 #[derive(Debug)]
 pub(super) struct StandIn {
     sources: PathBuf,
@@ -62,8 +71,8 @@ pub(super) struct StandIn {
 }
 
 impl StandIn {
-    /// The one that runs kernels, and its own NVRTC.
-    pub(super) fn emulator(root: &Path, home: PathBuf) -> Result<Self, StandInError> {
+    /// Builds them into `home`.
+    pub(super) fn build(root: &Path, home: PathBuf) -> Result<Self, StandInError> {
         let stand_in = Self {
             sources: root.join(SOURCES),
             home,
@@ -77,9 +86,7 @@ impl StandIn {
         }
         let kernels = stand_in.kernels();
         fs::create_dir_all(&kernels).map_err(failed(&kernels))?;
-        let own = ["emulate.cc", "block.cc", "access.cc"];
-        let driver = DRIVER.iter().chain(&own).copied();
-        stand_in.library("libcuda.so", driver.collect::<Vec<_>>().as_slice())?;
+        stand_in.library("libcuda.so", &DRIVER)?;
         stand_in.library("libnvrtc.so", &["nvrtc.cc"])?;
         Ok(stand_in)
     }
@@ -95,7 +102,7 @@ impl StandIn {
         Ok(program)
     }
 
-    /// A command with everything that a program of ours needs to find the emulator where it looks for CUDA.
+    /// A command with everything that a program of ours needs to find them where it looks for CUDA.
     pub(super) fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
         command.env("LD_LIBRARY_PATH", &self.home);
@@ -103,6 +110,8 @@ impl StandIn {
         command.env("CUDA_STAND_IN_HOME", &self.home);
         command.env("CUDA_STAND_IN_KERNELS", self.kernels());
         command.env_remove("CUDA_STAND_IN_SEED");
+        // Candidates that a tuner tries may panic, which it catches, and a trace of each takes long.
+        command.env("RUST_BACKTRACE", "0");
         command
     }
 
