@@ -32,11 +32,15 @@ struct Warp {
     uint16_t phase;
     // The lanes that the last barrier has let go.
     unsigned released;
-    uint64_t slots[WARP];
+    // What lanes bring to an exchange, for two in turn: who is at the next one has read what was brought to the last.
+    uint64_t slots[2][WARP];
+    uint64_t* slots_now() { return slots[phase % 2]; }
 };
 
 std::vector<Fiber> fibers;
 std::vector<Warp> warps;
+// The threads of each warp in the order in which they run.
+std::vector<unsigned> orders[1'024 / WARP];
 std::vector<char*> stacks;
 Fiber* current = nullptr;
 void* scheduler_stack;
@@ -121,25 +125,46 @@ void resume(Fiber& fiber) {
     current = nullptr;
 }
 
-// Lets the warps go whose threads have all come to the warp's barrier or ended.
-bool release_warps() {
-    bool released = false;
-    for (unsigned w = 0; w < warps.size(); w++) {
-        const auto first = fibers.begin() + w * WARP;
-        const auto last = fibers.begin() + std::min<size_t>((w + 1) * WARP, fibers.size());
-        const auto waits = [](const Fiber& f) { return f.state == State::AT_WARP_BARRIER; };
-        const auto is_settled = [&](const Fiber& f) { return waits(f) || f.state == State::ENDED; };
-        if (std::none_of(first, last, waits) || !std::all_of(first, last, is_settled)) continue;
-        warps[w].phase++;
-        warps[w].released = 0;
-        for (auto fiber = first; fiber != last; fiber++) {
-            if (!waits(*fiber)) continue;
-            warps[w].released |= 1u << fiber->lane();
-            fiber->state = State::READY;
-        }
-        released = true;
+// The threads of a warp, as a range of numbers.
+struct Lanes {
+    unsigned first, last;
+};
+Lanes lanes_of(unsigned warp) {
+    return {warp * WARP, std::min<unsigned>((warp + 1) * WARP, fibers.size())};
+}
+
+// Lets a warp go if its threads have all come to the warp's barrier or ended.
+bool release_warp(unsigned number) {
+    Warp& warp = warps[number];
+    const Lanes lanes = lanes_of(number);
+    unsigned waiting = 0;
+    for (unsigned i = lanes.first; i < lanes.last; i++) {
+        if (fibers[i].state == State::AT_WARP_BARRIER) waiting |= 1u << fibers[i].lane();
+        else if (fibers[i].state != State::ENDED) return false;
     }
-    return released;
+    if (!waiting) return false;
+    warp.phase++;
+    warp.released = waiting;
+    for (unsigned i = lanes.first; i < lanes.last; i++) {
+        if (fibers[i].state == State::AT_WARP_BARRIER) fibers[i].state = State::READY;
+    }
+    return true;
+}
+
+// Runs a warp as far as it comes by itself.
+void run_warp(unsigned number) {
+    const Lanes lanes = lanes_of(number);
+    std::vector<unsigned>& order = orders[number];
+    if (order.size() != lanes.last - lanes.first) {
+        order.clear();
+        for (unsigned i = lanes.first; i < lanes.last; i++) order.push_back(i);
+    }
+    do {
+        shuffle(order);
+        for (unsigned i : order) {
+            if (fibers[i].state == State::READY) resume(fibers[i]);
+        }
+    } while (release_warp(number));
 }
 
 // Lets the block go when all its threads have come to the block's barrier or ended.
@@ -157,14 +182,12 @@ bool release_block() {
 
 void run_block(const Kernel& kernel, const Grid& grid) {
     start_block(grid);
-    std::vector<unsigned> order(fibers.size());
-    for (unsigned i = 0; i < order.size(); i++) order[i] = i;
+    std::vector<unsigned> order(warps.size());
+    for (unsigned w = 0; w < order.size(); w++) order[w] = w;
     do {
         shuffle(order);
-        for (unsigned i : order) {
-            if (fibers[i].state == State::READY) resume(fibers[i]);
-        }
-    } while (release_warps() || release_block());
+        for (unsigned w : order) run_warp(w);
+    } while (release_block());
     const auto has_ended = [](const Fiber& f) { return f.state == State::ENDED; };
     if (!std::all_of(fibers.begin(), fibers.end(), has_ended)) {
         fault("divergent barrier: kernel %s, block %u %u %u: some threads wait for others that wait elsewhere",
@@ -207,33 +230,31 @@ void emulated_sync_block() { leave(State::AT_BLOCK_BARRIER); }
 void emulated_sync_warp() { leave(State::AT_WARP_BARRIER); }
 
 unsigned emulated_active() {
+    const Lanes lanes = lanes_of(current->warp());
     unsigned mask = 0;
-    for (const Fiber& fiber : fibers) {
-        const bool is_active = fiber.state == State::READY || fiber.state == State::AT_WARP_BARRIER;
-        if (fiber.warp() == current->warp() && is_active) mask |= 1u << fiber.lane();
+    for (unsigned i = lanes.first; i < lanes.last; i++) {
+        const State state = fibers[i].state;
+        if (state == State::READY || state == State::AT_WARP_BARRIER) mask |= 1u << fibers[i].lane();
     }
     return mask;
 }
 
 uint64_t emulated_exchange(uint64_t value, unsigned lane) {
-    Warp& warp = warps[current->warp()];
-    warp.slots[current->lane()] = value;
+    uint64_t* slots = warps[current->warp()].slots_now();
+    slots[current->lane()] = value;
     emulated_sync_warp();
-    const uint64_t theirs = warp.slots[lane % WARP];
-    // Before the next exchange writes over what others have yet to read.
-    emulated_sync_warp();
-    return theirs;
+    return slots[lane % WARP];
 }
 
 Votes emulated_vote(bool value) {
-    Warp& warp = warps[current->warp()];
-    warp.slots[current->lane()] = value;
+    const Warp& warp = warps[current->warp()];
+    uint64_t* slots = warps[current->warp()].slots_now();
+    slots[current->lane()] = value;
     emulated_sync_warp();
     Votes votes{0, warp.released};
     for (unsigned lane = 0; lane < WARP; lane++) {
-        if (votes.all >> lane & 1 && warp.slots[lane]) votes.yes |= 1u << lane;
+        if (votes.all >> lane & 1 && slots[lane]) votes.yes |= 1u << lane;
     }
-    emulated_sync_warp();
     return votes;
 }
 }
