@@ -13,6 +13,7 @@ mod cargo;
 mod ci;
 mod deny;
 mod examples;
+mod gpu;
 mod lab;
 mod mutants;
 mod package;
@@ -45,6 +46,9 @@ enum Task {
     Package,
     /// Run the tests of the kernels under a sanitizer or Miri
     Sanitize(sanitize::Options),
+    /// Run the tests of the CUDA path on a GPU that is emulated on this processor
+    #[command(after_help = gpu::emulate::EXIT_CODES)]
+    GpuEmulate(gpu::emulate::Options),
     /// Make deliberate faults in the scheduler one by one and see whether its tests notice
     #[command(after_help = mutants::EXIT_CODES)]
     Mutants(mutants::Options),
@@ -60,6 +64,7 @@ fn main() -> ExitCode {
         Task::Examples => examples::run(),
         Task::Package => package::run(),
         Task::Sanitize(options) => sanitize::run(&options),
+        Task::GpuEmulate(options) => gpu::emulate::run(&options),
         Task::Mutants(options) => mutants::run(&options),
         Task::Lab(_) => lab::run(std::env::args_os().skip(1)),
     };

@@ -66,6 +66,9 @@ pub(crate) enum Speed {
 #[command(
     after_help = "Logits may be off by 0.001, and by 0.02 where weights are stored in 16 bits; tokens are the \
     same wherever the best logit leads by more than 0.05.\n\n\
+    Where a GPU's tensor cores round factors to TF32, the root mean square error of a row of logits is at most 0.03 of \
+    the logits' own standard deviation, and in bf16 0.1. A token may then differ where the best led by at most twice \
+    that, which is told as a near-tie; beyond it is a fault.\n\n\
     Of quantised weights the root mean square error of a row of logits is at most 0.12 (q8) or 0.25 (q4) of the \
     logits' own standard deviation, and after the reference's own text the reference's next token is behind the \
     best by at most twice that. Trained models keep that; of weights drawn at random, whose errors nothing evens \

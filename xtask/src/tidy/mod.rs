@@ -67,6 +67,11 @@ impl File {
         self.path.ends_with(".rs")
     }
 
+    /// Of the stand-ins for a driver, which no Rust can be.
+    fn is_cpp(&self) -> bool {
+        self.path.ends_with(".cc") || self.path.ends_with(".h")
+    }
+
     fn is_markdown(&self) -> bool {
         self.path.ends_with(".md")
     }
@@ -89,7 +94,7 @@ struct ReadError {
 /// Where the rules look; the rest of the root (a target folder, an environment) is not ours.
 const ROOTS: [&str; 6] = ["crates", "examples", "xtask", "docs", ".ci", ".cargo"];
 /// Which files are text that a person wrote.
-const KINDS: [&str; 6] = ["rs", "md", "toml", "sh", "py", "yml"];
+const KINDS: [&str; 8] = ["rs", "md", "toml", "sh", "py", "yml", "cc", "h"];
 
 /// Applies every rule and prints what is broken.
 pub(crate) fn run(cli: &clap::Command) -> TaskResult {

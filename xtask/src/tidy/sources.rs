@@ -56,18 +56,23 @@ pub(super) fn check(file: &File) -> Vec<Finding> {
     rules.iter().flat_map(|rule| rule(file)).collect()
 }
 
-/// A Rust file says first what it is for.
+/// A file says first what it is for.
 fn opening(file: &File) -> Vec<Finding> {
-    if !file.is_rust() || file.text.starts_with("//!") {
+    let opening = match (file.is_rust(), file.is_cpp()) {
+        (true, _) => "//!",
+        (_, true) => "// ",
+        _ => return Vec::new(),
+    };
+    if file.text.starts_with(opening) {
         return Vec::new();
     }
-    let remedy = "open the file with `//!`: what it is for, and what it is not";
+    let remedy = format!("open the file with `{opening}`: what it is for, and what it is not");
     vec![Finding::new(file, 1, remedy)]
 }
 
 /// A file that is too long holds more than one concept.
 fn length(file: &File) -> Vec<Finding> {
-    if !file.is_rust() || file.is_test() {
+    if !(file.is_rust() || file.is_cpp()) || file.is_test() {
         return Vec::new();
     }
     let lines = code_lines(&file.text);
@@ -106,7 +111,7 @@ fn markers(file: &File) -> Vec<Finding> {
 
 /// Nothing depends on where it was written.
 fn machine_paths(file: &File) -> Vec<Finding> {
-    let is_product = file.is_rust() && !file.is_test();
+    let is_product = (file.is_rust() || file.is_cpp()) && !file.is_test();
     let product_lines = if is_product {
         code_lines(&file.text)
     } else {
@@ -210,6 +215,8 @@ mod tests {
         assert_eq!(lines(opening, "a.rs", "use std::fmt;\n"), [1]);
         assert_eq!(lines(opening, "a.rs", "//! Ids.\n"), NONE);
         assert_eq!(lines(opening, "a.md", "# A\n"), NONE);
+        assert_eq!(lines(opening, "a.cc", "#include <map>\n"), [1]);
+        assert_eq!(lines(opening, "a.h", "// A map.\n"), NONE);
     }
 
     #[test]
@@ -222,6 +229,10 @@ mod tests {
             [CODE_LINES_MAX + 1]
         );
         assert_eq!(lines(length, "crates/a/tests/b.rs", &code.repeat(2)), NONE);
+        assert_eq!(
+            lines(length, "a.cc", &"x\n".repeat(CODE_LINES_MAX + 1)).len(),
+            1
+        );
         let helper = "#[cfg(test)]\nmod fixture;\n".to_owned() + &code;
         assert_eq!(lines(length, "a.rs", &helper).len(), 1);
     }

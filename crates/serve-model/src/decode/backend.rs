@@ -135,6 +135,16 @@ impl DecoderBackend {
         self.decoder.logits().map_err(lost)
     }
 
+    /// The logits that the last step has sampled from: one `vocab_size` row for each of its samples, in their order,
+    /// before any penalty. For comparing what a device draws with what a [`Sampler`](super::Sampler) does.
+    ///
+    /// # Errors
+    ///
+    /// [`BackendError::Lost`] when the device fails.
+    pub fn sampled_logits(&mut self) -> Result<Vec<Vec<f32>>, BackendError> {
+        self.decoder.logits().map_err(lost)
+    }
+
     /// Meets new requests. One that is announced again before it has run is the same request of a
     /// plan that failed.
     fn start(&mut self, plan: &StepPlan) -> Result<(), BackendError> {

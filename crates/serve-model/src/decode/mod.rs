@@ -18,7 +18,7 @@ pub use backend::DecoderBackend;
 pub use batch::{Batch, Logits, Sequence};
 pub use decoder::Decoder;
 pub use device::{DecoderDevice, DeviceError};
-pub use device_kind::{DeviceKind, DeviceMissing, UnknownDevice};
+pub use device_kind::{CUDA_PACKAGES, CudaVersion, DeviceKind, DeviceMissing, UnknownDevice};
 pub use draws::{Draw, Draws};
 pub use kv::{KvPool, KvShape};
 #[cfg(feature = "gpu")]

@@ -261,6 +261,10 @@ impl GpuDevice {
         let mut all = self.buckets.decode();
         all.extend(self.buckets.prefill());
         let total = all.len();
+        let kinds = [self.buckets.decode(), self.buckets.prefill()];
+        for bucket in kinds.iter().filter_map(|buckets| buckets.first()) {
+            stream.executes(|| self.try_out(*bucket))?;
+        }
         for (index, bucket) in all.into_iter().enumerate() {
             let batch = self.padding(bucket);
             stream.executes(|| {
@@ -270,6 +274,17 @@ impl GpuDevice {
             progress(index + 1, total);
         }
         stream.executes(|| self.warm_draws())
+    }
+
+    /// Runs one layer of a step and reads a token of it. A kernel that does not compile is an error here and now: neither
+    /// launches nor waits report it, only reading what it should have written does.
+    fn try_out(&mut self, bucket: Bucket) -> Result<(), DeviceError> {
+        let batch = self.padding(bucket);
+        self.take(&batch);
+        self.launch(1)?;
+        let token = self.start_of(&self.buffers.tokens, size_of::<u32>());
+        let read = self.memory.client.read_one(token);
+        read.map(drop).map_err(|error| DeviceError::new(&error))
     }
 
     /// Chooses a token in all ways from what the last step has left.

@@ -13,6 +13,8 @@ mod kernels;
 mod launches;
 mod machine;
 mod memory;
+#[cfg(feature = "cuda")]
+mod trial;
 
 pub(crate) use device::{GpuDevice, GpuParts};
 pub(crate) use float::Float;

@@ -31,8 +31,7 @@ pub(crate) fn find(kind: DeviceKind) -> Result<Found, DeviceMissing> {
         DeviceKind::WebGpu => webgpu(),
         DeviceKind::Auto => match cuda() {
             Ok(found) => Ok(found),
-            Err(missing @ DeviceMissing::NotReady { .. }) => Ok(Found::Cpu(Some(missing))),
-            Err(_) => Ok(Found::Cpu(None)),
+            Err(missing) => Ok(Found::Cpu(missing.passes_over_a_gpu().then_some(missing))),
         },
     }
 }

@@ -40,12 +40,17 @@ pub enum Off {
 }
 
 impl Tolerance {
+    /// Where matrix products in f32 round their factors to TF32, ten bits: on a GPU's tensor cores.
+    pub const TF32: Self = Self::Share(0.03);
+    /// Where they round them to bf16, seven bits, and a GPU its weights, activations and cache as well.
+    pub const BF16: Self = Self::Share(0.1);
+
     /// Of a model as it has been loaded.
     pub fn of(info: &ModelInfo) -> Self {
         match (info.quantization, info.stored_dtype) {
             (Some(quantization), _) => Self::quantized(quantization, info.dtype == "int8"),
-            // CUDA's matrix products in f32 round their factors to TF32, ten bits.
-            (None, _) if info.device.starts_with("cuda") => Self::Each(5e-2),
+            (None, _) if info.dtype == "bf16" => Self::BF16,
+            (None, _) if info.device.starts_with("cuda") => Self::TF32,
             (None, "f32") => Self::Each(1e-3),
             (None, _) => Self::Each(2e-2),
         }

@@ -18,8 +18,9 @@ use crate::golden::{finish, id, of};
 
 /// How far a logit may be from the reference, which is in f32.
 const F32_TOLERANCE: f32 = 2e-3;
-/// Where matrix products round their factors to fewer bits: TF32 on a GPU's tensor cores.
-const TF32_TOLERANCE: f32 = 5e-2;
+/// How far a log-probability may be where matrix products round their factors to fewer bits: TF32 on a GPU's tensor
+/// cores. What else such a device keeps is in `rounding`.
+const TF32_TOLERANCE: f32 = 0.1;
 
 fn options_for(device: DeviceKind) -> LoadOptions {
     LoadOptions {
@@ -255,24 +256,8 @@ fn webgpu_conforms() {
 }
 
 #[test]
-fn cuda_agrees_with_the_reference() {
-    logits_agree(DeviceKind::Cuda, TF32_TOLERANCE);
-    greedy_tokens_agree(DeviceKind::Cuda, false);
-}
-
-#[test]
-fn cuda_replays_what_it_recorded() {
-    greedy_tokens_agree(DeviceKind::Cuda, true);
-}
-
-#[test]
-fn cuda_draws_as_the_cpu_does() {
-    draws_agree(DeviceKind::Cuda);
-}
-
-#[test]
 fn cuda_tells_log_probabilities_as_the_cpu_does() {
-    logprobs_agree(DeviceKind::Cuda, 1, 2.0 * TF32_TOLERANCE);
+    logprobs_agree(DeviceKind::Cuda, 1, TF32_TOLERANCE);
 }
 
 #[test]
@@ -314,6 +299,22 @@ fn webgpu_records_every_decode_step_before_the_first_request() {
 #[test]
 fn cuda_records_every_decode_step_before_the_first_request() {
     warms(DeviceKind::Cuda);
+}
+
+/// For `cargo xtask gpu-emulate`, which takes one thing after the other away.
+#[test]
+#[ignore = "says what this machine lacks, and proves nothing where it lacks nothing"]
+fn cuda_says_what_it_lacks() {
+    let options = LoadOptions {
+        sequences_max: 1,
+        step_tokens_max: 1,
+        warm: true,
+        ..options_for(DeviceKind::Cuda)
+    };
+    match load(&Source::Folder(folder("tiny-llama")), &options, &mut |_| ()) {
+        Ok(_) => println!("nothing is missing"),
+        Err(error) => println!("{error}"),
+    }
 }
 
 #[test]

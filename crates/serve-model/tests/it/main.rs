@@ -16,6 +16,7 @@ mod quantized;
 mod random;
 mod rope;
 mod rounded;
+mod rounding;
 mod stand_in_hub;
 mod text;
 mod text_template;

@@ -48,7 +48,7 @@ impl Checker {
         if !case.greedy.is_empty() {
             agreed.push(match self.tolerance {
                 Tolerance::Each(_) => self.check_greedy(index, case)?,
-                Tolerance::Share(share) => self.check_choices(case, 2.0 * share)?,
+                Tolerance::Share(share) => self.check_choices(index, case, 2.0 * share)?,
             });
         }
         Ok(agreed.join(", "))
@@ -105,8 +105,8 @@ impl Checker {
         }))
     }
 
-    /// Generates as the reference did.
-    fn check_greedy(&mut self, index: usize, case: &Case) -> Result<String, Box<dyn Error>> {
+    /// The tokens that the decoder itself goes on with, step by step.
+    fn generate(&mut self, index: usize, case: &Case) -> Result<Vec<TokenId>, Box<dyn Error>> {
         let outputs = case.greedy.len();
         let id = RequestId::new(index as u64);
         let prompt = tokens(&case.ids);
@@ -123,7 +123,15 @@ impl Checker {
         let found = self.driver.outputs(id).to_vec();
         self.driver.release(id);
         self.driver.step(&[])?;
-        let certain = case.margins.iter().position(|&margin| margin <= MARGIN_MIN);
+        Ok(found)
+    }
+
+    /// Generates as the reference did.
+    fn check_greedy(&mut self, index: usize, case: &Case) -> Result<String, Box<dyn Error>> {
+        let outputs = case.greedy.len();
+        let found = self.generate(index, case)?;
+        let is_near_tie = |&margin: &f32| margin <= MARGIN_MIN && !case.is_certain;
+        let certain = case.margins.iter().position(is_near_tie);
         let certain = certain.unwrap_or(outputs).min(outputs);
         let text = self.tokenizer.decode(&found, true)?;
         let differing = (0..certain).find(|&step| found[step].get() != case.greedy[step]);
@@ -150,31 +158,66 @@ impl Checker {
 
     /// What would be chosen after each part of the reference's own text: one choice that differs must
     /// not make all that follow differ. The reference's token may be behind the best by `behind_max` of
-    /// the logits' spread.
-    fn check_choices(&mut self, case: &Case, behind_max: f64) -> Result<String, Box<dyn Error>> {
+    /// the logits' spread, and where factors are rounded and weights are not, no more than that may the
+    /// reference's own lead have been.
+    ///
+    /// Then what is chosen step by step, up to the first choice that differs, which has to be as near.
+    fn check_choices(
+        &mut self,
+        index: usize,
+        case: &Case,
+        behind_max: f64,
+    ) -> Result<String, Box<dyn Error>> {
         let outputs = case.greedy.len();
         let text = [case.ids.as_slice(), &case.greedy[..outputs - 1]].concat();
         let rows = self.driver.backend().prompt_logits(&tokens(&text))?;
+        let rows = &rows[case.ids.len() - 1..];
+        let is_rounding = [Tolerance::TF32, Tolerance::BF16].contains(&self.tolerance);
         let (mut same, mut worst) = (0, 0.0_f64);
-        let after_prompt = rows.iter().skip(case.ids.len() - 1);
-        for (step, (row, &token)) in after_prompt.zip(&case.greedy).enumerate() {
-            let best = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-            let chosen = row.get(token as usize).copied().unwrap_or(f32::NAN);
-            let behind = f64::from(best - chosen) / spread(row);
-            if behind.is_nan() || behind > behind_max {
-                return Err(format!(
-                    "token {step}: the reference's #{token} is behind by {behind:.3} of the logits' \
-                     spread, and {behind_max} is accepted"
-                )
-                .into());
+        for (step, (row, &token)) in rows.iter().zip(&case.greedy).enumerate() {
+            let behind = behind(row, token);
+            let lead = case.margins.get(step);
+            let lead = lead.filter(|_| behind > 0.0 && is_rounding);
+            let lead = lead.map_or(0.0, |&lead| f64::from(lead) / spread(row));
+            for (what, share) in [("is behind by", behind), ("of the reference led by", lead)] {
+                if share.is_nan() || share > behind_max {
+                    return Err(format!(
+                        "token {step}: the reference's #{token} {what} {share:.3} of the logits' spread, and rounding \
+                         accounts for {behind_max}: a fault"
+                    )
+                    .into());
+                }
             }
             same += u32::from(behind == 0.0);
             worst = worst.max(behind);
         }
+        let found = self.generate(index, case)?;
+        let parted = (0..outputs).find(|&step| found[step].get() != case.greedy[step]);
+        if let Some(step) = parted {
+            let (token, behind) = (found[step], behind(&rows[step], found[step].get()));
+            if behind.is_nan() || behind > behind_max {
+                return Err(format!(
+                    "token {step}, generated step by step, is {token}, which the same text as a whole has behind by \
+                     {behind:.3} of the logits' spread; rounding accounts for {behind_max}: a fault"
+                )
+                .into());
+            }
+        }
+        let alike = match parted {
+            None => "generated alike".to_owned(),
+            Some(step) => format!("generated alike up to a near-tie at token {step}"),
+        };
         Ok(format!(
-            "{same} of {outputs} tokens, the others' behind by {worst:.3} of the spread at most"
+            "{same} of {outputs} tokens, the others' behind by {worst:.3} of the spread at most, which is rounding; {alike}"
         ))
     }
+}
+
+/// How far a token's logit is behind the best, as a share of the logits' spread.
+fn behind(row: &[f32], token: u32) -> f64 {
+    let best = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let chosen = row.get(token as usize).copied().unwrap_or(f32::NAN);
+    f64::from(best - chosen) / spread(row)
 }
 
 fn tokens(ids: &[u32]) -> Vec<TokenId> {

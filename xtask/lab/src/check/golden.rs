@@ -29,9 +29,12 @@ pub(crate) struct Case {
     pub(crate) ids: Vec<u32>,
     #[serde(default, alias = "greedy_ids")]
     pub(crate) greedy: Vec<u32>,
-    /// By how much the best logit leads, where a step may be a near-tie.
+    /// By how much the best logit leads in each step.
     #[serde(default)]
     pub(crate) margins: Vec<f32>,
+    /// Whether the case is made so that no step is a near-tie for what computes in f32.
+    #[serde(skip)]
+    pub(crate) is_certain: bool,
     #[serde(alias = "first_logits")]
     last_logits: Option<Vec<f32>>,
     all_logits: Option<Vec<Vec<f32>>>,
@@ -45,9 +48,8 @@ pub(crate) fn read(path: &Path) -> Result<Vec<Case>, Box<dyn Error>> {
         std::fs::read_to_string(path).map_err(|error| format!("cannot read {name}: {error}"))?;
     let golden: Golden = serde_json::from_str(&text).map_err(|error| format!("{name}: {error}"))?;
     let mut cases = golden.cases;
-    // These are made so that no step is a near-tie.
     cases.extend(golden.prompts.into_iter().map(|case| Case {
-        margins: Vec::new(),
+        is_certain: true,
         ..case
     }));
     cases.extend(golden.text);

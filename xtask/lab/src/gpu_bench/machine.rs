@@ -8,12 +8,20 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::{Value, json};
+use serve_model::decode::{CUDA_PACKAGES, CudaVersion};
 use thiserror::Error;
 
-/// Oldest driver whose CUDA the carried programs are built for.
-const DRIVER_MAJOR_MIN: u32 = 580;
-/// Headers that the run-time compiler includes.
-const HEADERS: [&str; 2] = ["cuda_runtime.h", "cuda_fp16.h"];
+/// The oldest driver for a CUDA and everything later of the same major version, newest first.
+const DRIVERS: [(u32, u32); 3] = [(13, 580), (12, 525), (11, 450)];
+/// Headers that the run-time compiler includes, or that those include. The last may lie in `cccl`.
+const HEADERS: [&str; 6] = [
+    "cuda_runtime.h",
+    "cuda_fp16.h",
+    "cuda_bf16.h",
+    "crt/mma.h",
+    "crt/host_config.h",
+    "cuda/barrier",
+];
 
 /// What was found on the machine.
 #[derive(Clone, Debug)]
@@ -26,6 +34,8 @@ pub(crate) struct Facts {
     pub(crate) driver_library: Found,
     /// The folder that holds `include/` with the CUDA headers.
     pub(crate) cuda_path: Option<PathBuf>,
+    /// The CUDA that this program is built for, and those beside it with it.
+    pub(crate) built_for: CudaVersion,
     /// The processor's name.
     pub(crate) cpu: String,
     /// Threads that can run at once.
@@ -73,23 +83,24 @@ pub(crate) enum Missing {
     DriverLibrary,
     /// The driver is older than the CUDA that the programs are built for.
     #[error(
-        "driver {found} is older than {DRIVER_MAJOR_MIN}, which CUDA 13 needs; choose another host, or rebuild with \
-         CUDARC_CUDA_VERSION set to what `nvidia-smi` prints"
+        "driver {found} is older than {least}, which CUDA {built_for} needs, and for that these programs are built; choose \
+         another host, or pack again with CUDARC_CUDA_VERSION=12020 (CUDA 12.2, drivers from 535 on)"
     )]
     Driver {
         /// The driver that was found.
         found: String,
+        /// The oldest that would do.
+        least: u32,
+        /// What the programs are built for.
+        built_for: CudaVersion,
     },
     /// Kernels are compiled at run time.
-    #[error(
-        "libnvrtc.so was not found; install the CUDA toolkit (or `pip install nvidia-cuda-nvrtc`) and put its lib \
-         folder into LD_LIBRARY_PATH"
-    )]
+    #[error("libnvrtc.so was not found; {CUDA_PACKAGES}")]
     Nvrtc,
     /// The run-time compiler includes them.
     #[error(
-        "CUDA headers ({}) were found neither in $CUDA_PATH/include nor in /usr/local/cuda/include; install the \
-         toolkit's headers or set CUDA_PATH", HEADERS.join(", ")
+        "CUDA headers ({}) were found neither in $CUDA_PATH/include nor in /usr/local/cuda/include; {CUDA_PACKAGES}",
+        HEADERS.join(", ")
     )]
     Headers,
     /// Somebody else holds the memory, or the GPU is too small.
@@ -113,6 +124,7 @@ impl Facts {
             nvrtc: find_library("libnvrtc.so", &loader),
             driver_library: find_library("libcuda.so", &loader),
             cuda_path: find_headers(),
+            built_for: CudaVersion::built_for(),
             cpu: cpu_name(),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
         }
@@ -131,9 +143,15 @@ impl Facts {
             .split('.')
             .next()
             .and_then(|part| part.parse().ok());
-        if major.is_some_and(|major: u32| major < DRIVER_MAJOR_MIN) {
-            let found = gpu.driver.clone();
-            missing.push(Missing::Driver { found });
+        let built_for = self.built_for;
+        let least = DRIVERS.iter().find(|(cuda, _)| *cuda <= built_for.major);
+        let least = least.map_or(0, |(_, driver)| *driver);
+        if major.is_some_and(|major: u32| major < least) {
+            missing.push(Missing::Driver {
+                found: gpu.driver.clone(),
+                least,
+                built_for,
+            });
         }
         if self.driver_library == Found::Missing {
             missing.push(Missing::DriverLibrary);
@@ -236,11 +254,12 @@ fn find_library(name: &str, loader: &[PathBuf]) -> Found {
         return Found::OnLoaderPath;
     }
     let usual = ["/usr/local/cuda/lib64", "/usr/local/nvidia/lib64"].map(PathBuf::from);
-    let set = std::env::var_os("CUDA_PATH").map(|path| PathBuf::from(path).join("lib64"));
-    let found = set
+    let set = std::env::var_os("CUDA_PATH").map(PathBuf::from);
+    // A toolkit has the one, packages of PyPI have the other.
+    let set = set
         .into_iter()
-        .chain(usual)
-        .find(|folder| holds(folder, name));
+        .flat_map(|path| [path.join("lib64"), path.join("lib")]);
+    let found = set.chain(usual).find(|folder| holds(folder, name));
     found.map_or(Found::Missing, Found::Elsewhere)
 }
 
@@ -262,11 +281,15 @@ fn holds(folder: &Path, library: &str) -> bool {
 fn find_headers() -> Option<PathBuf> {
     let set = std::env::var_os("CUDA_PATH").map(PathBuf::from);
     let mut candidates = set.into_iter().chain([PathBuf::from("/usr/local/cuda")]);
-    candidates.find(|path| {
-        HEADERS
-            .iter()
-            .all(|header| path.join("include").join(header).exists())
-    })
+    candidates.find(|path| holds_headers(&path.join("include")))
+}
+
+fn holds_headers(include: &Path) -> bool {
+    let there = |header: &str| {
+        let in_cccl = include.join("cccl").join(header);
+        include.join(header).exists() || in_cccl.exists()
+    };
+    HEADERS.iter().all(|header| there(header))
 }
 
 fn cpu_name() -> String {
@@ -288,6 +311,7 @@ mod tests {
             nvrtc: Found::OnLoaderPath,
             driver_library: Found::OnLoaderPath,
             cuda_path: Some("/usr/local/cuda".into()),
+            built_for: CudaVersion::of_number(13_000),
             cpu: "a processor".to_owned(),
             cores: 16,
         }
@@ -324,6 +348,8 @@ mod tests {
         let expected = [
             Missing::Driver {
                 found: "535.1".to_owned(),
+                least: 580,
+                built_for: CudaVersion::of_number(13_000),
             },
             Missing::DriverLibrary,
             Missing::Nvrtc,
@@ -334,6 +360,43 @@ mod tests {
             },
         ];
         assert_eq!(facts.missing(20), expected);
+    }
+
+    /// What a driver has to be follows from what was built, so that building for an older CUDA helps.
+    #[test]
+    fn the_driver_has_to_do_for_what_the_programs_are_built_for() {
+        let lacks = |driver: &str, number| {
+            let mut facts = whole();
+            facts.built_for = CudaVersion::of_number(number);
+            facts.gpu.as_mut().unwrap().driver = driver.to_owned();
+            !facts.missing(0).is_empty()
+        };
+        assert!(lacks("570.148", 13_000) && !lacks("570.148", 12_020));
+        assert!(!lacks("580.65", 13_000) && !lacks("590.1", 13_010));
+        assert!(!lacks("535.216", 12_020) && lacks("470.82", 12_020));
+    }
+
+    #[test]
+    fn every_header_has_to_be_there_and_what_is_missing_is_told_with_its_packages() {
+        let include = std::env::temp_dir().join(format!("gpu-headers-{}", std::process::id()));
+        for header in HEADERS {
+            assert!(!holds_headers(&include), "without {header}");
+            // As a package of PyPI lays them out.
+            let inner = if header.starts_with("cuda/") {
+                "cccl"
+            } else {
+                ""
+            };
+            let path = include.join(inner).join(header);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, "").unwrap();
+        }
+        assert!(holds_headers(&include));
+        std::fs::remove_dir_all(&include).unwrap();
+        for missing in [Missing::Nvrtc, Missing::Headers] {
+            let message = missing.to_string();
+            assert!(message.contains("'nvidia-cuda-nvrtc==13.0.*'"), "{message}");
+        }
     }
 
     #[test]

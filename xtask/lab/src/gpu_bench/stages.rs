@@ -201,13 +201,23 @@ fn correctness(context: &Context, patience: Duration) -> Result<Measured, StageE
         .map_err(fixtures_error)?;
     paths.retain(|path| path.join("golden.json").exists());
     paths.sort_unstable();
+    // What is served on a GPU is bf16; in f32 a fault stands out from rounding more clearly.
+    let precisions: &[&str] = match context.device.as_str() {
+        "cuda" => &["f32", "bf16"],
+        _ => &["f32"],
+    };
     let mut rows = Vec::new();
-    for path in &paths {
+    let passes = paths
+        .iter()
+        .flat_map(|path| precisions.iter().map(move |it| (path, *it)));
+    for (path, precision) in passes {
         let args = [
             "check-model".as_ref(),
             path.as_os_str(),
             "--device".as_ref(),
             context.device.as_ref(),
+            "--precision".as_ref(),
+            precision.as_ref(),
         ];
         let log = context.log("correctness");
         let printed = context.programs.run("lab", args, &log, patience)?;
@@ -216,8 +226,10 @@ fn correctness(context: &Context, patience: Duration) -> Result<Measured, StageE
             .filter(|line| line.starts_with("ok "))
             .count();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let row = Figure::new("golden_cases_passed", passed as f64, "cases");
         rows.push(
-            Figure::new("golden_cases_passed", passed as f64, "cases").with("model", name.as_ref()),
+            row.with("model", name.as_ref())
+                .with("precision", precision),
         );
     }
     match rows.is_empty() {
