@@ -17,7 +17,8 @@ async fn gated(settings: EdgeSettings) -> (Server, SyncSender<Word>) {
     (serving(script, settings).await, gate)
 }
 
-/// Opens as many long streams as can run at once.
+/// Opens as many long streams as can run at once, a step now and then: nobody reads them, and one with too much
+/// unread is cut.
 async fn fill(server: &Server, gate: &SyncSender<Word>) -> Vec<axum::response::Response> {
     let long = json!({"prompt": "x", "max_tokens": 9_000, "stream": true});
     let mut running = Vec::new();
@@ -27,14 +28,14 @@ async fn fill(server: &Server, gate: &SyncSender<Word>) -> Vec<axum::response::R
         let open = tokio::spawn(async move { asked.open(post(COMPLETION, body)).await });
         while !open.is_finished() {
             let _ = gate.try_send(Word::Run);
-            tokio::task::yield_now().await;
+            tokio::time::sleep(Duration::from_millis(1)).await;
         }
         running.push(open.await.unwrap());
     }
     let worker = server.service.serving().unwrap().worker();
     while worker.stats().running < LIMITS.sequences_max {
         let _ = gate.try_send(Word::Run);
-        tokio::task::yield_now().await;
+        tokio::time::sleep(Duration::from_millis(1)).await;
     }
     running
 }
