@@ -40,7 +40,7 @@ pub enum EventKind {
         /// What it used.
         usage: Usage,
     },
-    /// Somebody or something called it off.
+    /// It was cancelled, by somebody or something.
     Cancelled {
         /// Who or what.
         reason: CancelReason,

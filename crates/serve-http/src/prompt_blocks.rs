@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(all.len(), 6);
     }
 
-    /// Whoever knows a text and the rule, but not the key, cannot tell whether it was asked.
+    /// One who knows a text and the rule, but not the key, cannot tell whether it was asked.
     #[test]
     fn another_process_has_no_hash_in_common() {
         let text = prompt(0..2_000);

@@ -283,7 +283,7 @@ impl Once {
             let (header, generation) = begun.await?;
             stream::whole_json(&header, generation).await
         };
-        // Its log lines belong to the request that began it, whoever waits for it in the end.
+        // Its log lines belong to the request that began it, whichever waits for it in the end.
         let work = work.in_current_span();
         let answers = service.answers();
         answers.answer(self.key, body, self.patience, work).await
@@ -335,7 +335,7 @@ fn described(serving: &ServedModel) -> ModelObject<'_> {
     ModelObject::new(serving.name(), serving.created(), serving.tokens_max())
 }
 
-/// Calls off a live request of the caller's, by the id of its answer or by its `x-request-id`. Its
+/// Cancels a live request of the caller's, by the id of its answer or by its `x-request-id`. Its
 /// end is the same as that of a client that goes away.
 async fn cancel(
     Shared(service): Shared<Arc<Service>>,

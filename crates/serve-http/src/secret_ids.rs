@@ -1,4 +1,4 @@
-//! Ids that nobody can compute from others of them: whoever knows the id of a request can cancel it.
+//! Ids that nobody can compute from others of them: one who knows the id of a request can cancel it.
 
 use std::hash::{BuildHasher, RandomState};
 

@@ -302,7 +302,7 @@ impl ServedModel {
         Ok((header, generation))
     }
 
-    /// Calls off the live requests of `tenant` that are called `name`, by the id of the answer or by
+    /// Cancels the live requests of `tenant` that are called `name`, by the id of the answer or by
     /// `x-request-id`. Returns how many.
     ///
     /// # Errors

@@ -159,7 +159,7 @@ pub enum Decision {
         /// Tokens generated.
         output_tokens: u32,
     },
-    /// Called off.
+    /// Cancelled.
     Cancelled {
         /// By whom or what.
         reason: CancelReason,

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_has_a_place_for_whoever_has_taken_none() {
+    fn a_full_queue_has_a_place_for_a_tenant_that_has_taken_none() {
         let [(_, fifo), (_, fair)] = capped(0).unwrap();
         assert!(answered(&fifo, PERSON) < 10);
         assert_eq!(answered(&fair, PERSON), 20);

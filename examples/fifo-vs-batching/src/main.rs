@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_alone_pays_the_window_and_no_more() {
+    fn a_request_that_is_alone_pays_the_window_and_no_more() {
         let lines = run().unwrap().lines;
         let window = Span::from_millis(10);
         for line in &lines[1..] {

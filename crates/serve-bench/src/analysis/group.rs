@@ -29,7 +29,7 @@ pub struct Counts {
     pub refused: u64,
     /// Anything else that went wrong.
     pub failed: u64,
-    /// Called off by the workload or by a stop of the run.
+    /// Cancelled by the workload or by a stop of the run.
     pub cancelled: u64,
     /// Never sent.
     pub not_sent: u64,

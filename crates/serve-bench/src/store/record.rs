@@ -34,7 +34,7 @@ pub enum Outcome {
     /// Anything else went wrong: no connection, another status, an answer cut short, a timeout, a
     /// deadline that passed.
     Failed,
-    /// The client called it off: the workload said so, or the run was stopped.
+    /// The client cancelled it: the workload said so, or the run was stopped.
     Cancelled,
     /// It was due and never sent: the run was stopped, or the turn before it got no answer.
     #[default]

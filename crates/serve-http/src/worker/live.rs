@@ -136,8 +136,8 @@ impl Entry {
     }
 }
 
-/// Hands each batch out to the requests' own tasks until the inference thread ends. Whoever is in an
-/// engine that is lost is told that.
+/// Hands each batch out to the requests' own tasks until the inference thread ends. Those in an
+/// engine that is lost are told that.
 pub(super) async fn fan_out(live: Arc<Live>, mut messages: mpsc::Receiver<Message>) {
     while let Some(message) = messages.recv().await {
         match message {

@@ -1,4 +1,4 @@
-//! A request that its client calls off by name, wherever it is.
+//! A request that its client cancels by name, wherever it is.
 
 use std::sync::mpsc::SyncSender;
 

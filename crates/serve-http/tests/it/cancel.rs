@@ -34,7 +34,7 @@ async fn open(server: &Server, gate: &SyncSender<Word>) -> Body {
 }
 
 /// Checks that everything has gone within a few steps: far fewer than a request has tokens, so it
-/// can only have ended by being called off.
+/// can only have ended by being cancelled.
 async fn settled(server: &Server, gate: &SyncSender<Word>) {
     let steps = server
         .service
@@ -83,7 +83,7 @@ async fn a_dropped_handler_stops_its_request() {
     settled(&server, &gate).await;
 }
 
-/// However a request that runs is called off, the step in flight is the last that holds anything of it.
+/// However a request that runs is cancelled, the step in flight is the last that holds anything of it.
 #[tokio::test]
 async fn everything_is_released_within_one_step() {
     for way in ["disconnect", "abort", "deadline"] {

@@ -82,7 +82,7 @@ async fn rest(mut socket: TcpStream) -> String {
 }
 
 #[tokio::test]
-async fn one_connection_too_many_is_told_so_and_whoever_watches_is_answered() {
+async fn one_connection_too_many_is_refused_and_health_checks_are_answered() {
     let connections = ConnectionSettings {
         connections_max: 2,
         ..ConnectionSettings::default()
@@ -214,7 +214,7 @@ async fn a_client_that_never_reads_holds_no_kv_and_in_the_end_no_connection() {
     let scrape = Scrape::of(&port.server).await;
     assert!(
         scrape.get("serve_tokens_total{kind=\"output\"}") < 59_000.0,
-        "it was called off"
+        "it was cancelled"
     );
     port.until_open(0.0).await;
     let cancelled = "serve_requests_ended_total{end=\"cancelled\"}";

@@ -94,7 +94,7 @@ async fn accepted_work_is_finished_and_new_work_refused() {
         .unwrap();
     let chunks = crate::support::chunks(std::str::from_utf8(&bytes).unwrap());
     assert_eq!(crate::support::streamed_text(&chunks), "abc");
-    assert_eq!(drain.await.unwrap(), 0, "nothing had to be called off");
+    assert_eq!(drain.await.unwrap(), 0, "nothing had to be cancelled");
 }
 
 /// As long as those that route to the server cannot know, what they send is answered.
@@ -150,7 +150,7 @@ async fn what_does_not_finish_in_time_is_called_off_and_told_why() {
     let bytes = read.await.unwrap().unwrap();
     let events = crate::support::events(std::str::from_utf8(&bytes).unwrap());
     let Event::Data(last) = events.last().unwrap() else {
-        panic!("the request was not called off")
+        panic!("the request was not cancelled")
     };
     assert_eq!(last["error"]["code"], "shutting_down");
 }

@@ -64,7 +64,7 @@ async fn counted(server: &Server) -> Counters {
 }
 
 #[tokio::test]
-async fn whoever_was_in_the_engine_is_told_whether_it_ran_or_waited() {
+async fn what_was_in_the_engine_is_told_whether_it_ran_or_waited() {
     let (server, gate) = gated(true).await;
     let running = ask(&server);
     arrived(&server, 2).await;

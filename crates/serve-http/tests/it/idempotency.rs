@@ -213,7 +213,7 @@ async fn a_failure_is_told_to_all_who_wait_and_not_stored() {
 }
 
 #[tokio::test]
-async fn whoever_waits_for_anothers_work_has_a_time_limit_of_its_own() {
+async fn a_request_that_waits_for_anothers_work_has_a_time_limit_of_its_own() {
     let (server, gate) = gated().await;
     let mut first = std::pin::pin!(server.send(keyed(COMPLETION, "k", &body())));
     while live(&server) == 0 {

@@ -20,7 +20,7 @@ pub(super) struct Graph(cubecl::client::Graph);
 
 /// Records what `launch` launches on `device`'s stream, after `warm` has run the same launches to their end.
 ///
-/// Whoever has the graph keeps every buffer that was launched with, and launches on no other stream.
+/// The owner of the graph keeps every buffer that was launched with, and launches on no other stream.
 ///
 /// # Errors
 ///

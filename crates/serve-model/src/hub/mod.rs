@@ -142,7 +142,7 @@ fn download(
                 file: file.to_owned(),
             });
         };
-        // A file of another length was broken by whoever wrote it.
+        // A file of another length was broken by its writer.
         let fits = |found: std::fs::Metadata| sibling.size.is_none_or(|size| size == found.len());
         if std::fs::metadata(folder.join(file)).is_ok_and(fits) {
             return Ok(());

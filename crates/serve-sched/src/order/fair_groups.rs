@@ -69,7 +69,7 @@ impl FairGroups {
         self.members.seat(request.tenant()).lane
     }
 
-    /// Takes other tenants and groups. Whoever changes the group leaves the old one, and its order inside,
+    /// Takes other tenants and groups. One that changes the group leaves the old one, and its order inside,
     /// and comes to the new one like a tenant that begins to wait.
     fn change_members(&mut self, change: &Change, in_flight: &InFlight<'_>, now: Time) {
         let mut members = Members::clone(&self.members);

@@ -144,7 +144,7 @@ impl FairTenants {
         self.members.seat(request.tenant())
     }
 
-    /// Takes other tenants and groups. Whoever changes the group leaves the old one, and comes to the new
+    /// Takes other tenants and groups. One that changes the group leaves the old one, and comes to the new
     /// one like a tenant that begins to wait.
     fn change_members(&mut self, change: &Change, in_flight: &InFlight<'_>, now: Time) {
         let before = Arc::clone(&self.members);

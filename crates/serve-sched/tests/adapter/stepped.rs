@@ -290,14 +290,14 @@ enum Polls {
     Nobody,
     Driver,
     Subject,
-    WhoeverIsWoken,
+    WhatIsWoken,
 }
 
 const POLLS: [Polls; 4] = [
     Polls::Nobody,
     Polls::Driver,
     Polls::Subject,
-    Polls::WhoeverIsWoken,
+    Polls::WhatIsWoken,
 ];
 
 impl World {
@@ -355,7 +355,7 @@ impl World {
             Polls::Nobody => {}
             Polls::Driver => self.driver.poll(),
             Polls::Subject => self.poll(SUBJECT),
-            Polls::WhoeverIsWoken => self.settle(),
+            Polls::WhatIsWoken => self.settle(),
         }
         self.check();
     }

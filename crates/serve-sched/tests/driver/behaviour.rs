@@ -165,7 +165,7 @@ fn a_request_that_is_refused_leaves_the_one_with_its_id_alone() {
 }
 
 #[test]
-fn whoever_makes_room_hears_of_it_while_the_device_runs() {
+fn a_request_that_makes_room_hears_of_it_while_the_device_runs() {
     let mut world = stepped(0);
     let running = [1, 2, 3].map(|id| world.engine.submit(request(id, Time::ZERO, 4, 9)).unwrap());
     assert!(matches!(world.runner.turn(), Turn::Sleep(_)));

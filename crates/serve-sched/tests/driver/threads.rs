@@ -84,7 +84,7 @@ fn a_drain_waits_for_the_clock_of_the_engine() {
 }
 
 #[test]
-fn whoever_is_in_an_engine_that_is_dropped_is_told() {
+fn requests_in_an_engine_that_is_dropped_are_told() {
     let clock = Arc::new(HandClock::default());
     let engine = EngineThread::start_with(scheduler(), mock(), Arc::clone(&clock), ()).unwrap();
     let ticket = engine.submit(request(1, Time::ZERO, 4, 9)).unwrap();

@@ -70,7 +70,7 @@ enum Op {
         index: usize,
         how: How,
     },
-    /// Of all requests ever submitted, the n-th is called off.
+    /// Of all requests ever submitted, the n-th is cancelled.
     Cancel(usize),
     Drain,
 }
@@ -498,7 +498,7 @@ fn where_nobody_waits_the_limit_is_what_is_refused_beyond() {
     assert!(dispatcher.submit(now, request(4, now)).is_err());
 }
 
-/// A full queue in front of an engine: the flood's newest makes room, is told so, and counts as refused.
+/// A full queue in front of an engine: the flood's newest makes room, is told that it was refused, and counts as refused.
 #[test]
 fn a_full_queue_displaces_the_newest_of_the_flood() {
     let admit: Vec<Box<dyn Admit>> = vec![Box::new(QueueCap::new(4))];

@@ -83,7 +83,7 @@ fn two_equals_do_not_preempt_each_other_for_ever() {
 
 #[test]
 fn a_victims_removal_does_not_skip_the_next_request() {
-    /// The first to have arrived yields, wherever it is in the batch.
+    /// The first to have arrived is preempted, wherever it is in the batch.
     struct Oldest;
     impl Victim for Oldest {
         fn name(&self) -> &'static str {
@@ -111,7 +111,7 @@ fn a_victims_removal_does_not_skip_the_next_request() {
     assert_eq!(plan.segments().len(), 3);
     mock(limits).execute(&plan, &mut outcome).unwrap();
     scheduler.complete(Time::ZERO, &outcome);
-    // All three need a second block and none is left: r0 yields its one to r1, and then r1 to r2.
+    // All three need a second block and none is left: r0 is preempted for r1, and then r1 for r2.
     let plan = scheduler.plan(Time::ZERO).unwrap();
     let planned: Vec<_> = plan.segments().iter().map(|s| s.request.get()).collect();
     assert_eq!(scheduler.stats().counters.preempted, 2);
@@ -135,7 +135,7 @@ fn a_preempted_request_is_not_killed_by_the_queue_cap() {
     scheduler.submit(Time::ZERO, request(0, 4, 29)).unwrap();
     scheduler.submit(Time::ZERO, request(1, 4, 29)).unwrap();
     engine.step(Time::ZERO);
-    // The queue is full from now on, so that whoever is preempted makes it longer than the cap.
+    // The queue is full from now on, so that a request that is preempted makes it longer than the cap.
     engine
         .scheduler_mut()
         .submit(Time::ZERO, request(2, 4, 1))

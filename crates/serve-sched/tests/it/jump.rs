@@ -46,7 +46,7 @@ impl Backend for Counting {
     }
 }
 
-/// Gives up whoever has little time left when it is asked.
+/// Gives up what has little time left when it is asked.
 struct GivesUpLate;
 
 impl Admit for GivesUpLate {
@@ -375,7 +375,7 @@ fn prefixes_that_were_jumped_over_are_found() {
 
 /// The head of the queue lacks a block, until one that it shares gets its name.
 #[test]
-fn whoever_waits_for_a_name_joins_when_there_is_one() {
+fn a_request_that_waits_for_a_name_joins_when_there_is_one() {
     let mut scene = quiet(true, true);
     // The first has eight blocks for its whole life; of the second's six, five are missing at first
     // and four are free.

@@ -176,6 +176,6 @@ fn one_retry_makes_120_attempts_of_100_originals_and_not_124() {
     assert_eq!(
         attempts(shared),
         120,
-        "a fifth of the originals, whoever fails"
+        "a fifth of the originals, whichever fail"
     );
 }

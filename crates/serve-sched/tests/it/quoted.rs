@@ -23,7 +23,7 @@ fn pages() -> Option<PathBuf> {
 /// Where the pages are not at hand, it only prints.
 #[expect(
     clippy::print_stdout,
-    reason = "whoever doubts a number reads it in the output"
+    reason = "one who doubts a number reads it in the output"
 )]
 pub(crate) fn quoted(page: &str, measured: &str) {
     println!("docs/policies/{page}.md: {measured}");

@@ -69,7 +69,7 @@ fn a_shared_prefix_is_run_once_and_the_last_token_again() {
 }
 
 #[test]
-fn the_newest_yields_when_blocks_run_out_and_resumes_from_its_own_prefix() {
+fn the_newest_is_preempted_when_blocks_run_out_and_resumes_from_its_own_prefix() {
     let limits = Limits {
         blocks: 8,
         ..LIMITS

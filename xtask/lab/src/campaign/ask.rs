@@ -133,7 +133,7 @@ impl Ask {
         post(self.path(), &headers, &body)
     }
 
-    /// The bytes that call it off.
+    /// The bytes that cancel it.
     pub(super) fn cancellation(&self) -> Vec<u8> {
         let path = format!("/v1/requests/{}/cancel", self.name);
         post(&path, "", &Value::Null)

@@ -26,7 +26,7 @@ pub(super) enum End {
         /// The error code.
         code: String,
     },
-    /// It was taken, and the server called it off.
+    /// It was taken, and the server cancelled it.
     Cancelled {
         /// The error code.
         code: String,

@@ -83,7 +83,7 @@ pub(super) fn tenants(lasts: Duration, seed: u64) -> Result<Tenants, PromisesErr
         who,
         rate_per_s: load * capacity_per_s,
     };
-    // The light tenant is first, so that it sends the same whoever is beside it.
+    // The light tenant is first, so that it sends the same whatever is beside it.
     let light = stream(LIGHT, LIGHT_LOAD);
     let alone = Offered {
         streams: vec![light],

@@ -53,7 +53,7 @@ fn times(report: &Report) -> Vec<Span> {
 }
 
 #[test]
-fn the_p99_of_whoever_is_taken_is_the_target_and_goodput_does_not_suffer() {
+fn the_p99_of_what_is_taken_is_the_target_and_goodput_does_not_suffer() {
     for seed in 1..=5 {
         let budget = times(&run(seed, vec![Box::new(LatencyBudget::new(TARGET))]));
         let everybody = times(&run(seed, Vec::new()));

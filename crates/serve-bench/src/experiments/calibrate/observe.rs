@@ -3,7 +3,7 @@
 //! A client sees the gap between two tokens of an answer, which is one step if as many answers are
 //! under way from the one to the other as there are clients. A server that counts its steps says how
 //! long all of them took, and how many sequences and prompt tokens were in them. The first holds all
-//! that a step costs whoever waits for it; the second, the device alone.
+//! that a step costs those who wait for it; the second, the device alone.
 
 use super::fit::Observation;
 use crate::store::record::{Outcome, Record};

@@ -40,7 +40,7 @@ pub(crate) struct Plan {
     pub effort: Effort,
     /// Sections, by name; empty is all.
     pub only: Vec<String>,
-    /// How long it may take; whoever owns the series stops it then.
+    /// How long it may take; the owner of the series stops it then.
     pub budget: Option<Duration>,
     /// What the hardware costs an hour, in dollars.
     pub price_per_hour: Option<f64>,

@@ -1,5 +1,5 @@
 //! Settings that a server is started with, the settings that it says it has, and what two of them
-//! have apart. An experiment that runs is not an experiment that measured what was meant: whoever
+//! have apart. An experiment that runs is not an experiment that measured what was meant: one who
 //! compares two conditions has to show first that they differ, and in what alone.
 
 use std::collections::BTreeMap;

@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_come_in_the_order_of_the_items_whoever_is_done_first() {
+    fn results_come_in_the_order_of_the_items_not_of_their_ends() {
         let items: Vec<u64> = (0..50).collect();
         for threads in [1, 3, 80] {
             let threads = NonZeroUsize::new(threads).unwrap();

@@ -170,7 +170,7 @@ fn cells(number_of: usize, step: &Step) -> [String; 7] {
     ]
 }
 
-/// The last step of a search in words, for whoever waits.
+/// The last step of a search in words, for those who wait.
 pub(super) fn sentence(search: &Search) -> String {
     let Some(step) = search.path().last() else {
         return String::new();

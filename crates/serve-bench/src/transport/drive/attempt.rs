@@ -30,7 +30,7 @@ pub(crate) enum AttemptError {
         /// What happened.
         message: String,
     },
-    /// The client called it off.
+    /// The client cancelled it.
     #[error("{0}")]
     Cancelled(&'static str),
 }

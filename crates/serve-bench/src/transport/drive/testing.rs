@@ -1,4 +1,4 @@
-//! Workloads of every kind, their rows, and the books that must balance whoever is asked.
+//! Workloads of every kind, their rows, and the books that must balance whatever server is asked.
 
 use std::path::Path;
 use std::time::Duration;

@@ -120,7 +120,7 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        // Whoever still asks is told.
+        // Those that still ask are told.
         self.thread.scheduler().close();
     }
 }

@@ -211,7 +211,7 @@ async fn a_simulation_says_the_same_as_the_engine_under_a_clock() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_leaves_leaves_nothing_behind() {
+async fn a_client_that_leaves_leaves_nothing_behind() {
     let spec = class("cancel = { probability = 1, after_ms = { fixed = 25 } }");
     let spec = format!("requests = 20\n[arrivals.waves]\nsize = 5\nevery_s = 0.1\n{spec}");
     let engine = start(&model(&format!("{DEVICE} max_batch=2 prefix_cache=false")));

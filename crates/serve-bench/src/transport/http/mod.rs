@@ -177,7 +177,7 @@ impl Transport for HttpClient {
                         continue; // trailers
                     };
                     if answer.take(data, now, attempt)? {
-                        // Only the connection's own end is left; whoever waits for it is not the user.
+                        // Only the connection's own end is left; what waits for it is not the user.
                         let drained = async {
                             while body.frame().await.is_some_and(|frame| frame.is_ok()) {}
                         };

@@ -62,7 +62,7 @@ impl Members {
         members
     }
 
-    /// Takes what the settings say instead of what is known. Whoever is known in both keeps the lane, and
+    /// Takes what the settings say instead of what is known. A tenant that is known in both keeps the lane, and
     /// no lane is given to somebody else: what was counted in it is of who had it.
     pub(in crate::order) fn change(&mut self, settings: &Settings) {
         let mut to = Self {
@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_is_not_named_is_of_one_group() {
+    fn tenants_that_are_not_named_are_of_one_group() {
         let three = NonZeroU32::new(3).unwrap();
         let (first, second, other) = (TenantId::new(1), TenantId::new(2), TenantId::new(3));
         let members = Members::new()

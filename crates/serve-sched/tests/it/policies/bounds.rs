@@ -85,7 +85,7 @@ proptest! {
     }
 
     #[test]
-    fn whoever_has_aged_is_passed_by_nobody_in_batches(
+    fn a_request_that_has_aged_is_passed_by_none_in_batches(
         specs in overload(),
         age_after_ms in 1_u64..800,
         continuous: bool,

@@ -159,7 +159,7 @@ fn a_gate_starts_nobody_whose_time_is_over() {
     );
 }
 
-/// Called off while the crowd is still being answered, everybody is answered, once.
+/// Cancelled while the crowd is still being answered, everybody is answered, once.
 #[test]
 fn the_rest_of_a_crowd_can_be_called_off() {
     let prompt: Arc<[TokenId]> = vec![TokenId::new(1); 4].into();

@@ -61,7 +61,7 @@ fn gap(mock: Mock, order: impl Order + 'static, specs: &[Spec], shares: [u32; 2]
         let mut both_wait = true;
         for tenant in 0..2 {
             let (arrived, started, served) = change[tenant];
-            // Whoever has nothing waiting just before or just after does not wait throughout.
+            // A tenant that has nothing waiting just before or just after does not wait throughout.
             both_wait &= waiting[tenant] - i64::from(started) > 0;
             waiting[tenant] += i64::from(arrived) - i64::from(started);
             service[tenant] += f64::from(served) / f64::from(shares[tenant]);

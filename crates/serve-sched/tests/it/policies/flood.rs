@@ -345,7 +345,7 @@ impl Beside {
 fn check(world: &World) {
     let alone = world.light(Guard::None, By::FairTenants, 0.0);
     for (guard, name, served) in GUARDS {
-        // A prompt that is being run leaves no step token, whoever has sent it.
+        // A prompt that is being run leaves no step token, whichever tenant has sent it.
         let served = match (served, world.name) {
             (Beside::Anyway, "steps") => Beside::No,
             _ => served,
@@ -390,10 +390,10 @@ fn a_light_tenant_is_served_beside_a_flood_where_step_tokens_are_scarce() {
     check(&WORLDS[2]);
 }
 
-/// Whoever has joined last makes room where memory is short, and that is often the light tenant, unless whoever holds
+/// What has joined last makes room where memory is short, and that is often the light tenant, unless the one that holds
 /// most for its share makes it.
 #[test]
-fn what_a_light_tenant_has_begun_is_kept_where_whoever_holds_most_makes_room() {
+fn what_a_light_tenant_has_begun_is_kept_where_the_tenant_that_holds_most_makes_room() {
     let world = &WORLDS[1];
     let alone = world.light(Guard::None, By::FairTenants, 0.0);
     let end = |victim: fn() -> Box<dyn Victim>| {

@@ -46,7 +46,7 @@ proptest! {
     }
 
     #[test]
-    fn whoever_is_too_late_is_answered_at_the_next_step(specs in arrivals_with_deadlines()) {
+    fn a_request_that_is_too_late_is_answered_at_the_next_step(specs in arrivals_with_deadlines()) {
         let report = serial(EarliestDeadline, &specs);
         for row in &report.rows {
             let deadline = specs[row.request.get() as usize].deadline.unwrap_or(Time::MAX);

@@ -1,4 +1,4 @@
-//! A limit on waiting alone: whoever has not started in time is answered and never run.
+//! A limit on waiting alone: what has not started in time is answered and never run.
 
 use proptest::prelude::*;
 use serve_core::mock::{CostModel, Mock, MockConfig};
@@ -36,7 +36,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn whoever_has_not_started_in_time_is_answered_at_the_next_step(specs in arrivals()) {
+    fn a_request_that_has_not_started_in_time_is_answered_at_the_next_step(specs in arrivals()) {
         let report = serial(Fifo, &specs);
         for row in &report.rows {
             let spec = specs[row.request.get() as usize];

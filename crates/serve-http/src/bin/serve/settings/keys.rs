@@ -80,7 +80,7 @@ impl Tenants {
         Self::default().again(cli)
     }
 
-    /// The same where these are known already: whoever is still there keeps its number, and a number of
+    /// The same where these are known already: a tenant that is still there keeps its number, and a number of
     /// somebody who has gone is not given to another, because requests of his may still run.
     ///
     /// # Errors
