@@ -30,6 +30,8 @@ struct Fiber {
 
 struct Warp {
     uint16_t phase;
+    // The lanes that have neither ended nor wait for the block.
+    unsigned active;
     // The lanes that the last barrier has let go.
     unsigned released;
     // What lanes bring to an exchange, for two in turn: who is at the next one has read what was brought to the last.
@@ -83,6 +85,7 @@ constexpr int SAVED_REGISTERS = 6;
 
 void leave(State state) {
     current->state = state;
+    if (state != State::AT_WARP_BARRIER) warps[current->warp()].active &= ~(1u << current->lane());
     emulated_switch(&current->stack_pointer, scheduler_stack);
 }
 
@@ -107,11 +110,12 @@ void start_block(const Grid& grid) {
     memset(emulated_shared, 0xff, grid.shared_bytes);
     while (stacks.size() < threads) stacks.push_back(static_cast<char*>(aligned_alloc(64, STACK_BYTES)));
     fibers.resize(threads);
+    warps.assign((threads + WARP - 1) / WARP, Warp{});
     for (unsigned i = 0; i < threads; i++) {
         const Dim3 index{i % block_size.x, i / block_size.x % block_size.y, i / (block_size.x * block_size.y)};
         fibers[i] = {new_stack(stacks[i]), State::READY, index, i};
+        warps[i / WARP].active |= 1u << i % WARP;
     }
-    warps.assign((threads + WARP - 1) / WARP, Warp{});
     running.block_first_phase = running.position.phase = ++phases;
 }
 
@@ -174,7 +178,9 @@ bool release_block() {
     if (std::none_of(fibers.begin(), fibers.end(), waits)) return false;
     if (!std::all_of(fibers.begin(), fibers.end(), is_settled)) return false;
     for (Fiber& fiber : fibers) {
-        if (waits(fiber)) fiber.state = State::READY;
+        if (!waits(fiber)) continue;
+        fiber.state = State::READY;
+        warps[fiber.warp()].active |= 1u << fiber.lane();
     }
     running.position.phase = ++phases;
     return true;
@@ -229,15 +235,7 @@ unsigned emulated_lane() { return current->lane(); }
 void emulated_sync_block() { leave(State::AT_BLOCK_BARRIER); }
 void emulated_sync_warp() { leave(State::AT_WARP_BARRIER); }
 
-unsigned emulated_active() {
-    const Lanes lanes = lanes_of(current->warp());
-    unsigned mask = 0;
-    for (unsigned i = lanes.first; i < lanes.last; i++) {
-        const State state = fibers[i].state;
-        if (state == State::READY || state == State::AT_WARP_BARRIER) mask |= 1u << fibers[i].lane();
-    }
-    return mask;
-}
+unsigned emulated_active() { return warps[current->warp()].active; }
 
 uint64_t emulated_exchange(uint64_t value, unsigned lane) {
     uint64_t* slots = warps[current->warp()].slots_now();
