@@ -11,6 +11,8 @@ use crate::client::post;
 pub(super) const OUTPUT_TOKENS_MAX: u64 = 40;
 /// Words in one prompt at most; all lengths up to it are as likely.
 const PROMPT_WORDS_MAX: u64 = 100;
+/// By how many words a prompt of megabytes is longer, for each of its words.
+const MEGABYTES: usize = 4_000;
 
 /// How a client behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,11 +27,15 @@ pub(super) enum Conduct {
     Leaves,
     /// Goes away before its request is whole.
     LeavesUnsaid,
+    /// Goes away when it has sent up to two megabytes, which are a request or most of one.
+    LeavesMegabytes,
+    /// Sends a byte too many, which hides from the server's system that it goes away.
+    SaysTooMuch,
     /// Never reads, and goes away at last.
     Stuck,
     /// Wants its answer soon.
     Hurries,
-    /// Calls its request off.
+    /// Cancels its request by name.
     Aborts,
     /// Asks for what is none.
     Errs,
@@ -40,7 +46,12 @@ impl Conduct {
     fn leaves(self) -> bool {
         matches!(
             self,
-            Self::LeavesEarly | Self::Leaves | Self::LeavesUnsaid | Self::Stuck
+            Self::LeavesEarly
+                | Self::Leaves
+                | Self::LeavesUnsaid
+                | Self::LeavesMegabytes
+                | Self::SaysTooMuch
+                | Self::Stuck
         )
     }
 }
@@ -72,8 +83,10 @@ impl Ask {
             40..46 => Conduct::ReadsSlowly,
             46..58 => Conduct::LeavesEarly,
             58..68 => Conduct::Leaves,
-            68..72 => Conduct::LeavesUnsaid,
-            72..75 => Conduct::Stuck,
+            68..71 => Conduct::LeavesUnsaid,
+            71 => Conduct::LeavesMegabytes,
+            72 => Conduct::SaysTooMuch,
+            73..75 => Conduct::Stuck,
             75..86 => Conduct::Hurries,
             86..95 => Conduct::Aborts,
             _ => Conduct::Errs,
@@ -97,7 +110,11 @@ impl Ask {
 
     /// The bytes of its request.
     pub(super) fn request(&self) -> Vec<u8> {
-        let prompt = " bade".repeat(self.prompt_words as usize);
+        let times = match self.conduct {
+            Conduct::LeavesMegabytes => MEGABYTES,
+            _ => 1,
+        };
+        let prompt = " bade".repeat(self.prompt_words as usize * times);
         let mut body = match self.chat {
             true => json!({"messages": [{"role": "user", "content": prompt}]}),
             false => json!({"prompt": prompt}),
@@ -167,10 +184,10 @@ mod tests {
     #[test]
     fn every_conduct_occurs() {
         let conducts = |patient| {
-            let drawn = (0..300).map(|index| Ask::drawn(5, index, patient).conduct);
+            let drawn = (0..2_000).map(|index| Ask::drawn(5, index, patient).conduct);
             drawn.collect::<BTreeSet<_>>()
         };
-        assert_eq!(conducts(false).len(), 9);
+        assert_eq!(conducts(false).len(), 11);
         assert!(conducts(true).into_iter().all(|conduct| !conduct.leaves()));
     }
 }

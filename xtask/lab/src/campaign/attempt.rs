@@ -57,9 +57,16 @@ pub(super) async fn attempt(address: SocketAddr, ask: &Ask) -> End {
         return End::Unreached;
     };
     let request = ask.request();
-    if ask.conduct == Conduct::LeavesUnsaid {
-        // Nothing, a part of the head, or a part of the body.
-        let sent = ask.delay.as_millis() as usize * request.len() / 200;
+    if matches!(
+        ask.conduct,
+        Conduct::LeavesUnsaid | Conduct::LeavesMegabytes
+    ) {
+        // Nothing, a part of the head, or a part of the body; of megabytes all, now and then.
+        let parts = match ask.conduct {
+            Conduct::LeavesUnsaid => 200,
+            _ => 120,
+        };
+        let sent = (ask.delay.as_millis() as usize * request.len() / parts).min(request.len());
         // Whether it arrives does not matter to who goes away.
         let _ = connection.send(&request[..sent]).await;
         sleep(ask.delay / 4).await;
@@ -69,6 +76,11 @@ pub(super) async fn attempt(address: SocketAddr, ask: &Ask) -> End {
         return End::Unreached;
     }
     match ask.conduct {
+        Conduct::SaysTooMuch => {
+            let _ = connection.send(b"x").await;
+            sleep(ask.delay / 4).await;
+            End::Left
+        }
         Conduct::Stuck => {
             sleep(2 * ask.delay).await;
             End::Left
@@ -92,7 +104,7 @@ pub(super) async fn attempt(address: SocketAddr, ask: &Ask) -> End {
     }
 }
 
-/// Calls the request off on another connection.
+/// Cancels the request on another connection.
 async fn abort(address: SocketAddr, ask: &Ask) -> Result<(), String> {
     let asked = async {
         let mut connection = Connection::open(address, None).await?;
