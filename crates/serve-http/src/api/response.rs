@@ -274,6 +274,8 @@ pub struct ModelObject<'a> {
     created: u64,
     owned_by: &'static str,
     context_length: u32,
+    /// The same, by the name that vLLM's clients look for.
+    max_model_len: u32,
 }
 
 impl<'a> ModelObject<'a> {
@@ -286,6 +288,7 @@ impl<'a> ModelObject<'a> {
             created,
             owned_by: "serve",
             context_length,
+            max_model_len: context_length,
         }
     }
 }

@@ -372,7 +372,9 @@ async fn models_are_listed_with_what_they_hold() {
     let list = server.get("/v1/models").await.json();
     assert_eq!(list["object"], "list");
     assert_eq!(list["data"][0]["id"], "mock");
-    assert_eq!(list["data"][0]["context_length"], LIMITS.context_max);
+    for name in ["context_length", "max_model_len"] {
+        assert_eq!(list["data"][0][name], LIMITS.context_max);
+    }
     assert_eq!(server.get("/v1/models/mock").await.json(), list["data"][0]);
 }
 

@@ -155,15 +155,15 @@ fn errors_say_where_and_what() {
     };
     assert_eq!(
         message("a\n{% if %}"),
-        "the model's chat template default has a syntax error in line 2: unexpected end of block"
+        "the chat template default has a syntax error in line 2: unexpected end of block"
     );
     assert_eq!(
         message("{{ raise_exception('Only user and assistant roles') }}"),
-        "the model's chat template refused the messages: Only user and assistant roles"
+        "the chat template refused the messages: Only user and assistant roles"
     );
     let missing = message("\n\n{{ messages[0].content }}");
     assert!(
-        missing.starts_with("the model's chat template failed in line 3: "),
+        missing.starts_with("the chat template failed in line 3: "),
         "{missing}"
     );
     let variables: Map<String, Value> =

@@ -53,7 +53,7 @@ pub enum TemplateError {
     #[error(transparent)]
     File(#[from] ModelFileError),
     /// The source is not Jinja as it is understood here.
-    #[error("the model's chat template {name} has a syntax error in line {line}: {detail}")]
+    #[error("the chat template {name} has a syntax error in line {line}: {detail}")]
     Syntax {
         /// The template's name, `default` for an unnamed one.
         name: String,
@@ -69,13 +69,13 @@ pub enum TemplateError {
         names: String,
     },
     /// The template itself refused the messages.
-    #[error("the model's chat template refused the messages: {message}")]
+    #[error("the chat template refused the messages: {message}")]
     Raised {
         /// The template's words.
         message: String,
     },
     /// The template failed on the messages: a missing field, a wrong type.
-    #[error("the model's chat template failed in line {line}: {detail}")]
+    #[error("the chat template failed in line {line}: {detail}")]
     Render {
         /// Counted from 1.
         line: usize,
