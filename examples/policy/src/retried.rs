@@ -1,9 +1,6 @@
 //! A client's retry budget: how much more it sends when more fails, and who is left without an answer for it.
 
-use examples_support::Table;
-use serve_core::rng::Rng;
-use serve_core::{Span, Time};
-use serve_sched::{FailedAttempt, RetryBudget, RetrySettings};
+use examples_support::{Table, attempts};
 
 pub(crate) const TITLE: &str = "5,000 requests, up to four attempts for each";
 
@@ -21,8 +18,12 @@ pub(crate) fn table(seed: u64) -> Table {
     ]);
     for (name, retries_percent) in CHOICES {
         for fails_percent in [1, 10, 50, 100] {
-            let (sent, answered) =
-                attempts(retries_percent, f64::from(fails_percent) / 100.0, seed);
+            let (sent, answered) = attempts(
+                ORIGINALS,
+                retries_percent,
+                f64::from(fails_percent) / 100.0,
+                seed,
+            );
             table.row([
                 name.to_owned(),
                 format!("{fails_percent}%"),
@@ -34,39 +35,6 @@ pub(crate) fn table(seed: u64) -> Table {
     table
 }
 
-/// Attempts that were sent, and requests that were answered in the end.
-fn attempts(retries_percent: u32, fails: f64, seed: u64) -> (u32, u32) {
-    let settings = RetrySettings {
-        attempts_max: 4,
-        retries_percent,
-        reserve: 10,
-        backoff: Span::from_millis(100),
-        backoff_max: Span::from_secs(1),
-    };
-    let mut budget = RetryBudget::new(settings, seed + 1);
-    let mut rng = Rng::new(seed + 2);
-    let (mut sent, mut answered) = (0, 0);
-    for _ in 0..ORIGINALS {
-        budget.original();
-        for number in 1.. {
-            sent += 1;
-            if rng.next_f64() >= fails {
-                answered += 1;
-                break;
-            }
-            let attempt = FailedAttempt {
-                number,
-                deadline: None,
-                refusal: None,
-            };
-            if budget.retry(Time::ZERO, &attempt).is_none() {
-                break;
-            }
-        }
-    }
-    (sent, answered)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -74,8 +42,8 @@ mod tests {
     #[test]
     fn a_budget_bounds_what_is_sent_and_leaves_some_without_an_answer() {
         for seed in [0, 1_000] {
-            let with = |fails| attempts(20, fails, seed);
-            let without = |fails| attempts(400, fails, seed);
+            let with = |fails| attempts(ORIGINALS, 20, fails, seed);
+            let without = |fails| attempts(ORIGINALS, 400, fails, seed);
             assert!(with(1.0).0 <= ORIGINALS + ORIGINALS / 5 + 10);
             assert_eq!(without(1.0).0, 4 * ORIGINALS);
             assert!(with(0.5).1 < without(0.5).1);

@@ -1,14 +1,16 @@
 //! What the examples share, so that each can be about its policy alone: a device, requests made of
-//! numbers, a run in virtual time, how many are inside of a service, percentiles, a table, and a command line.
+//! numbers, a run in virtual time, how many are inside of a service, a client's retries, percentiles, a table, and a command line.
 
 mod inside;
 mod options;
+mod retries;
 mod stats;
 mod table;
 mod world;
 
 pub use inside::{Inside, Occupancy};
 pub use options::Options;
+pub use retries::attempts;
 pub use stats::{mean, percentile};
 pub use table::{Table, ms, secs};
 pub use world::{clients, l4, l4_with_blocks, request, simulate, simulate_preempting};

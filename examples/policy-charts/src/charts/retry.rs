@@ -2,9 +2,7 @@
 
 use std::error::Error;
 
-use serve_core::rng::Rng;
-use serve_core::{Span, Time};
-use serve_sched::{FailedAttempt, RetryBudget, RetrySettings};
+use examples_support::attempts;
 
 use super::load::sweep;
 use crate::chart::{Axis, Chart, Role, Series};
@@ -12,37 +10,14 @@ use crate::chart::{Axis, Chart, Role, Series};
 const ORIGINALS: u32 = 5_000;
 
 /// Attempts for each original, where each attempt fails with the given probability.
-fn attempts(retries_percent: u32, fails: f64) -> f64 {
-    let settings = RetrySettings {
-        attempts_max: 4,
-        retries_percent,
-        reserve: 10,
-        backoff: Span::from_millis(100),
-        backoff_max: Span::from_secs(1),
-    };
-    let mut budget = RetryBudget::new(settings, 1);
-    let mut rng = Rng::new(2);
-    let mut sent = 0;
-    for _ in 0..ORIGINALS {
-        budget.original();
-        for number in 1.. {
-            sent += 1;
-            let attempt = FailedAttempt {
-                number,
-                deadline: None,
-                refusal: None,
-            };
-            if rng.next_f64() >= fails || budget.retry(Time::ZERO, &attempt).is_none() {
-                break;
-            }
-        }
-    }
+fn for_each(retries_percent: u32, fails: f64) -> f64 {
+    let (sent, _) = attempts(ORIGINALS, retries_percent, fails, 0);
     f64::from(sent) / f64::from(ORIGINALS)
 }
 
 pub(super) fn budget() -> Result<Chart, Box<dyn Error>> {
     let by_failures = |retries_percent| {
-        let point = |percent: f64| (percent, attempts(retries_percent, percent / 100.0));
+        let point = |percent: f64| (percent, for_each(retries_percent, percent / 100.0));
         sweep(0, 100, 5).map(point).collect()
     };
     Ok(Chart {
