@@ -6,11 +6,10 @@ use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use serve_http::{EdgeSettings, Loaded, Service};
 use serve_sched::Settings;
 
-use crate::refusals::CountedText;
-use crate::support::{Script, Server, Word, loaded};
+use crate::refusals::counting;
+use crate::support::{Server, Word};
 
 const PER_S: f64 = 0.01;
 const BURST_S: f64 = 80_000.0;
@@ -25,20 +24,7 @@ async fn rated(scope: &str, more: &[(&str, &str)]) -> (Server, Arc<AtomicU32>, S
     {
         settings.set_text(name, value).unwrap();
     }
-    let (script, gate) = Script::saying("abc").gated();
-    // The warm-up's steps.
-    gate.send(Word::Run).unwrap();
-    gate.send(Word::Run).unwrap();
-    let text = CountedText::default();
-    let tokens = Arc::clone(&text.tokens);
-    let loaded = Loaded {
-        text: Arc::new(text),
-        policies: settings.policies().unwrap(),
-        ..loaded(script)
-    };
-    let service = Service::new(EdgeSettings::default());
-    service.launch(loaded).await.unwrap();
-    (Server::over(service), tokens, gate)
+    counting(&settings, |text| &text.tokens).await
 }
 
 /// Tokens of the longest text below.

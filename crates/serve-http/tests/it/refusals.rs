@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::SyncSender;
 
 use axum::response::IntoResponse;
 use serde_json::{Value, json};
@@ -600,6 +601,28 @@ impl CountedText {
     }
 }
 
+/// A server that counts what becomes tokens, under these settings, and whose engine gets no further: what to count
+/// is told by `of`.
+pub(crate) async fn counting(
+    settings: &Settings,
+    of: impl FnOnce(&CountedText) -> &Arc<AtomicU32>,
+) -> (Server, Arc<AtomicU32>, SyncSender<Word>) {
+    let (script, gate) = Script::saying("abc").gated();
+    // The warm-up's steps.
+    gate.send(Word::Run).unwrap();
+    gate.send(Word::Run).unwrap();
+    let text = CountedText::default();
+    let count = Arc::clone(of(&text));
+    let loaded = Loaded {
+        text: Arc::new(text),
+        policies: settings.policies().unwrap(),
+        ..loaded(script)
+    };
+    let service = Service::new(EdgeSettings::default());
+    service.launch(loaded).await.unwrap();
+    (Server::over(service), count, gate)
+}
+
 impl Text for CountedText {
     fn encode(&self, text: &str) -> Result<Vec<TokenId>, TextError> {
         self.counted(self.inner.encode(text))
@@ -658,20 +681,7 @@ async fn what_a_rate_or_a_limit_in_flight_refuses_is_never_encoded() {
         for (name, value) in chosen {
             settings.set_text(name, value).unwrap();
         }
-        let (script, gate) = Script::saying("abc").gated();
-        // The warm-up's steps.
-        gate.send(Word::Run).unwrap();
-        gate.send(Word::Run).unwrap();
-        let text = CountedText::default();
-        let encoded = Arc::clone(&text.encoded);
-        let loaded = Loaded {
-            text: Arc::new(text),
-            policies: settings.policies().unwrap(),
-            ..loaded(script)
-        };
-        let service = Service::new(EdgeSettings::default());
-        service.launch(loaded).await.unwrap();
-        let server = Server::over(service);
+        let (server, encoded, gate) = counting(&settings, |text| &text.encoded).await;
         let ask = json!({"prompt": "x", "messages": null});
         let first = server.clone();
         let first = tokio::spawn(async move { first.post("/v1/completions", ask).await });

@@ -51,9 +51,7 @@ fn logits_agree(device: DeviceKind, tolerance: f32) {
         };
         for prompt in &Golden::of(&folder(&name)).prompts {
             let rows = backend.prompt_logits(&prompt.tokens()).unwrap();
-            let expected = prompt.all_logits.iter().flatten().zip(&rows);
-            let last = std::iter::once((&prompt.last_logits, rows.last().unwrap()));
-            for (expected, found) in expected.chain(last) {
+            for (expected, found) in prompt.beside(&rows) {
                 for (token, (expected, found)) in expected.iter().zip(found).enumerate() {
                     let close = (expected - found).abs() < tolerance;
                     let case = &prompt.name;

@@ -70,6 +70,15 @@ impl Golden {
 }
 
 impl Prompt {
+    /// The logits that are known of it, and beside each what was found; `rows` are those after each of its tokens.
+    pub(crate) fn beside<'a>(
+        &'a self,
+        rows: &'a [Vec<f32>],
+    ) -> impl Iterator<Item = (&'a Vec<f32>, &'a Vec<f32>)> {
+        let last = std::iter::once((&self.last_logits, rows.last().unwrap()));
+        self.all_logits.iter().flatten().zip(rows).chain(last)
+    }
+
     pub(crate) fn tokens(&self) -> Vec<TokenId> {
         tokens(&self.ids)
     }

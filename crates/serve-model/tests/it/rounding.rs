@@ -84,9 +84,7 @@ fn logits_are_near(rounding: Rounding) {
         };
         for prompt in &Golden::of(&folder(&name)).prompts {
             let rows = backend.prompt_logits(&prompt.tokens()).unwrap();
-            let expected = prompt.all_logits.iter().flatten().zip(&rows);
-            let last = std::iter::once((&prompt.last_logits, rows.last().unwrap()));
-            for (expected, found) in expected.chain(last) {
+            for (expected, found) in prompt.beside(&rows) {
                 let expected = expected.iter().copied().enumerate();
                 let share = tolerance.check(found, expected);
                 share.unwrap_or_else(|off| panic!("{name}, {}: {off}", prompt.name));
