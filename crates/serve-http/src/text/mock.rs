@@ -8,6 +8,7 @@ use serve_core::{Sampling, TokenId};
 
 use super::{Detokenize, Text, TextError};
 use crate::api::Message;
+use crate::prepare::INLINE_JSON_BYTES_MAX;
 
 const CONSONANTS: &[u8; 16] = b"bdfghjklmnprstvz";
 const VOWELS: &[u8; 4] = b"aeio";
@@ -81,7 +82,7 @@ impl Text for MockText {
     }
 
     fn encodes_at_once(&self, bytes: usize) -> bool {
-        bytes <= 4 << 10
+        bytes <= INLINE_JSON_BYTES_MAX
     }
 
     fn detokenizer(&self, _prompt: &[TokenId]) -> Box<dyn Detokenize> {

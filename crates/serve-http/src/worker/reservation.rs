@@ -7,8 +7,8 @@ use serve_sched::driver::SharedScheduler;
 
 use crate::error::Problem;
 
-/// A part of the rates. Dropping it charges them what the work has come to by then, but where it
-/// [was taken](Self::taken).
+/// A part of the rates. Dropping it charges them what the work has come to by then, but where its request
+/// [was taken](Self::submitted).
 pub(crate) struct Reservation {
     shared: Arc<SharedScheduler>,
     /// Gone with the request that was taken.
