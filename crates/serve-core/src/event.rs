@@ -79,7 +79,7 @@ pub enum FinishReason {
     Length,
 }
 
-/// Who or what called a request off.
+/// Who or what cancelled a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum CancelReason {

@@ -1,4 +1,4 @@
-//! The names by which clients can call live requests off: the answer's id and `x-request-id`, each
+//! The names by which clients can cancel live requests: the answer's id and `x-request-id`, each
 //! within its tenant.
 
 use std::collections::HashMap;

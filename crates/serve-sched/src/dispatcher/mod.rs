@@ -242,7 +242,7 @@ impl Dispatcher {
         true
     }
 
-    /// Calls a request off, wherever it is, and answers it at once. If it is with the engine, the
+    /// Cancels a request, wherever it is, and answers it at once. If it is with the engine, the
     /// slot stays taken until [`done`](Self::done). False if no such request is live.
     pub fn cancel(&mut self, now: Time, id: RequestId, reason: CancelReason) -> bool {
         let now = self.advance(now);
@@ -282,7 +282,7 @@ impl Dispatcher {
             .write(now, None, || Decision::Draining { waiting, running });
     }
 
-    /// Calls every request off, as at the end of a drain's grace period.
+    /// Cancels every request, as at the end of a drain's grace period.
     pub fn cancel_all(&mut self, now: Time, reason: CancelReason) {
         let now = self.advance(now);
         while let Some(id) = self.gate.next_id(now) {

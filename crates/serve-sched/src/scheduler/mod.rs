@@ -286,7 +286,7 @@ impl Scheduler {
         self.gate.release(now, least, tokens);
     }
 
-    /// Calls a request off, wherever it is, and answers it at once. Its KV blocks are given up at
+    /// Cancels a request, wherever it is, and answers it at once. Its KV blocks are given up at
     /// the latest when the step in flight is complete. False if no live request has this id.
     pub fn cancel(&mut self, now: Time, id: RequestId, reason: CancelReason) -> bool {
         let now = self.advance(now);
@@ -303,7 +303,7 @@ impl Scheduler {
         }
     }
 
-    /// Calls every request off.
+    /// Cancels every request.
     pub fn cancel_all(&mut self, now: Time, reason: CancelReason) {
         let now = self.advance(now);
         while let Some(id) = self.gate.next_id(now) {

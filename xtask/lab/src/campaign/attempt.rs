@@ -231,7 +231,7 @@ fn of_error(error: &Value, in_stream: bool) -> End {
     let code = code.to_owned();
     match code.as_str() {
         "backend_error" | "engine_stopped" => End::Failed { code },
-        // A deadline or a drain refuses some and calls others off; the code is the same, the words
+        // A deadline or a drain refuses some and cancels others; the code is the same, the words
         // are not.
         _ if message.contains("was cancelled") => End::Cancelled { code },
         _ if in_stream => wrong(&format!("{code} in the middle of a stream")),
