@@ -7,7 +7,7 @@ use serve_core::{EventKind, FinishReason};
 use crate::access::Access;
 use crate::api::{Counted, ScoredToken, Timings};
 use crate::error::Problem;
-use crate::metrics::Arrived;
+use crate::metrics::{Arrived, Finish};
 use crate::names::Named;
 use crate::scores::Scores;
 use crate::stop::StopMatcher;
@@ -210,10 +210,10 @@ impl Generation {
                 }
                 self.stops.finish(out);
                 self.log.used = Some(usage);
-                self.log.outcome = match reason {
-                    FinishReason::Stop => "stop",
-                    FinishReason::Length => "length",
-                };
+                self.log.finished(match reason {
+                    FinishReason::Stop => Finish::Stop,
+                    FinishReason::Length => Finish::Length,
+                });
                 Turn::End(Piece::End {
                     finish: reason,
                     usage: usage.into(),
@@ -249,7 +249,7 @@ impl Generation {
     }
 
     fn stopped_by_text(&mut self) -> Turn {
-        self.log.outcome = "stop_text";
+        self.log.finished(Finish::StopText);
         if let Some(scores) = &mut self.scores {
             scores.cut();
         }

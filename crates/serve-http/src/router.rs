@@ -24,7 +24,7 @@ use crate::error::{Problem, Told};
 use crate::generate::Generation;
 use crate::idempotency::{self, BodyHash};
 use crate::lifecycle::State;
-use crate::metrics::{Arrived, CONTENT_TYPE};
+use crate::metrics::{Arrived, Format};
 use crate::prepare::INLINE_JSON_BYTES_MAX;
 use crate::request_id;
 use crate::served_model::ServedModel;
@@ -213,6 +213,9 @@ async fn answer<A: Ask>(
     };
     let (stream, usage) = (ask.options().stream, ask.options().stream_usage);
     let terms = caller.terms(ask.options(), settings)?;
+    if let Some(arrived) = arrived {
+        arrived.classed(terms.class);
+    }
     if let Some(access) = &access {
         access.read();
         access.classed(settings.class_name(terms.class));
@@ -373,9 +376,10 @@ async fn config(
 }
 
 /// What is counted and measured. It names no tenant and no request, and needs no key.
-async fn metrics(Shared(service): Shared<Arc<Service>>) -> Response {
-    let content_type = HeaderValue::from_static(CONTENT_TYPE);
-    let text = service.metrics().text(&service.snapshot());
+async fn metrics(Shared(service): Shared<Arc<Service>>, headers: HeaderMap) -> Response {
+    let format = Format::asked(&headers);
+    let content_type = HeaderValue::from_static(format.content_type());
+    let text = service.metrics().text(&service.snapshot(), format);
     ([(header::CONTENT_TYPE, content_type)], text).into_response()
 }
 

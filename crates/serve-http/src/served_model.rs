@@ -247,10 +247,11 @@ impl ServedModel {
         });
         let blocks = self.blocks.as_ref();
         let blocks = blocks.map(|blocks| blocks.tell(&job.prompt));
+        let deadline = timeout.map(|timeout| job.arrival + timeout);
         let mut request = Request::new(id, job.arrival, job.prompt, output_tokens_max)?
             .with_tenant(tenant)
             .with_class(class)
-            .with_deadline(timeout.map(|timeout| job.arrival + timeout))
+            .with_deadline(deadline)
             .with_start_by(queue_timeout.map(|timeout| job.arrival + timeout))
             .with_sampling(sampling)
             .with_logprobs(options.logprobs)?;
@@ -281,8 +282,10 @@ impl ServedModel {
         let ticket = taken?;
         let mut log = RequestLog::new(header.id.clone(), job.arrival, prompt_tokens);
         log.blocks = blocks;
+        log.output_tokens_max = output_tokens_max;
+        log.deadline = deadline;
         if job.measured {
-            log = log.measured(Arc::clone(&self.metrics));
+            log.metrics = self.metrics.of(class).map(Arc::clone);
         }
         let names = [Some(header.id.clone()), request_name]
             .into_iter()

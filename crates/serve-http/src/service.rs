@@ -16,7 +16,7 @@ use crate::body::Bodies;
 use crate::error::Problem;
 use crate::idempotency::Answers;
 use crate::lifecycle::{Lifecycle, State};
-use crate::metrics::{Metrics, Snapshot};
+use crate::metrics::{Metrics, Served, Snapshot};
 use crate::prepare::Preparation;
 use crate::prompt_blocks::PromptBlocks;
 use crate::secret_ids::SecretIds;
@@ -104,6 +104,7 @@ impl Service {
             shown: settings.shown.clone(),
         };
         let (ttl, bytes_max) = (settings.idempotency_ttl, settings.idempotency_bytes_max);
+        let metrics = Metrics::new(&settings);
         Arc::new(Self {
             answers: Answers::new(Span::from(ttl), bytes_max),
             access: RwLock::new(Arc::new(access)),
@@ -111,7 +112,7 @@ impl Service {
             settings,
             lifecycle: Arc::default(),
             serving: OnceLock::new(),
-            metrics: Metrics::new(),
+            metrics,
             ids: SecretIds::default(),
             preparation: Preparation::default(),
             running: OnceLock::new(),
@@ -181,7 +182,12 @@ impl Service {
     pub(crate) fn snapshot(&self) -> Snapshot {
         let names = State::ALL.map(State::name);
         Snapshot {
-            stats: self.serving.get().map(|serving| serving.worker().stats()),
+            served: self.serving.get().map(|serving| Served {
+                model: serving.name().to_owned(),
+                limits: serving.worker().limits(),
+                stats: serving.worker().stats(),
+                oldest: serving.worker().oldest_waits(),
+            }),
             state: match self.is_stalled() {
                 true => STALLED,
                 false => self.lifecycle.state().name(),

@@ -50,8 +50,22 @@ pub struct EdgeSettings {
     pub log_lines_lost: LinesLost,
     /// Tokens in a block of a prompt of which the access log tells a hash; none tells nothing of prompts.
     pub log_prompt_blocks: Option<NonZeroU32>,
+    /// What `GET /metrics` has.
+    pub metrics: MetricsSettings,
     /// What `GET /v1/config` shows at the start. It must hold no secret.
     pub shown: Value,
+}
+
+/// What `GET /metrics` has beside what it always has.
+#[derive(Clone, Debug, Default)]
+pub struct MetricsSettings {
+    /// Whether it has vLLM's names, too.
+    pub vllm_names: bool,
+    /// Bounds that each histogram of times has among others: limits of which it is asked how many kept them. The
+    /// server's own time limits are among them anyway.
+    pub bounds: Vec<Duration>,
+    /// Labels that say what this binary is.
+    pub build: Vec<(&'static str, String)>,
 }
 
 /// Counts lines that could not be logged; it is asked at each scrape of the metrics.
@@ -157,6 +171,7 @@ impl Default for EdgeSettings {
             keys: Keys::default(),
             log_lines_lost: LinesLost::default(),
             log_prompt_blocks: None,
+            metrics: MetricsSettings::default(),
             shown: Value::Null,
         }
     }

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use serve_core::{Event, EventKind, Span, Time, Usage};
+use serve_core::{CancelReason, Event, EventKind, Span, Time, Usage};
 
 use crate::access::{Access, Generated};
 use crate::api::Timings;
-use crate::metrics::Metrics;
+use crate::metrics::{Answered, ClassMetrics, Finish};
 
 /// Follows one request, and tells its line in the access log what it has seen when it is dropped, however the
 /// request ended.
@@ -17,11 +17,14 @@ pub(crate) struct RequestLog {
     /// How it ended; `cancelled` until something else is known, because a client that goes away
     /// says nothing.
     pub(crate) outcome: &'static str,
+    finish: Option<Finish>,
     prompt_tokens: u32,
     /// Hashes of the prompt's blocks, where the log tells them.
     pub(crate) blocks: Option<String>,
     output_tokens: u32,
+    pub(crate) output_tokens_max: u32,
     arrival: Time,
+    pub(crate) deadline: Option<Time>,
     started: Option<Time>,
     first_token: Option<Time>,
     last: Time,
@@ -29,7 +32,8 @@ pub(crate) struct RequestLog {
     pub(crate) used: Option<Usage>,
     /// The line of the HTTP request that this belongs to; a warm-up has none.
     pub(crate) access: Option<Access>,
-    metrics: Option<Arc<Metrics>>,
+    /// Where it is measured; a warm-up is not.
+    pub(crate) metrics: Option<Arc<ClassMetrics>>,
 }
 
 impl RequestLog {
@@ -37,10 +41,13 @@ impl RequestLog {
         Self {
             id,
             outcome: "cancelled",
+            finish: None,
             prompt_tokens,
             blocks: None,
             output_tokens: 0,
+            output_tokens_max: 0,
             arrival,
+            deadline: None,
             started: None,
             first_token: None,
             last: arrival,
@@ -50,14 +57,14 @@ impl RequestLog {
         }
     }
 
-    /// Counts the request's waits in `metrics`, too.
-    pub(crate) fn measured(mut self, metrics: Arc<Metrics>) -> Self {
-        self.metrics = Some(metrics);
-        self
+    /// The answer is complete.
+    pub(crate) fn finished(&mut self, finish: Finish) {
+        self.outcome = finish.name();
+        self.finish = Some(finish);
     }
 
     pub(crate) fn saw(&mut self, event: &Event) {
-        self.last = event.at;
+        let before = std::mem::replace(&mut self.last, event.at);
         match event.kind {
             EventKind::Started => {
                 self.started = Some(event.at);
@@ -66,10 +73,15 @@ impl RequestLog {
                 }
             }
             EventKind::Token { .. } => {
-                if self.first_token.is_none() {
-                    self.first_token = Some(event.at);
-                    if let Some(metrics) = &self.metrics {
-                        metrics.first_token(event.at.since(self.arrival));
+                let first = self.first_token.is_none();
+                self.first_token.get_or_insert(event.at);
+                if let Some(metrics) = &self.metrics {
+                    match first {
+                        true => {
+                            let since = event.at.since(self.arrival);
+                            metrics.first_token(since, &self.id, self.prompt_tokens);
+                        }
+                        false => metrics.another_token(event.at.since(before)),
                     }
                 }
                 self.output_tokens += 1;
@@ -108,8 +120,32 @@ impl RequestLog {
     }
 }
 
+impl RequestLog {
+    fn answered(&self) -> Answered {
+        let [_, prefill, decode] = self.parts();
+        let late = match self.finish {
+            Some(_) => self.deadline.map(|deadline| self.last > deadline),
+            None => (self.outcome == CancelReason::Deadline.code().name).then_some(true),
+        };
+        Answered {
+            finish: self.finish,
+            prefill: self.first_token.map(|_| prefill),
+            decode,
+            whole: self.last.since(self.arrival),
+            prompt_tokens: self.prompt_tokens,
+            output_tokens: self.output_tokens,
+            output_tokens_max: self.output_tokens_max,
+            cached_tokens: self.used.map(|usage| usage.cached_tokens),
+            in_time: late.map(|late| !late),
+        }
+    }
+}
+
 impl Drop for RequestLog {
     fn drop(&mut self) {
+        if let Some(metrics) = &self.metrics {
+            metrics.ended(&self.id, &self.answered());
+        }
         if let Some(access) = &self.access {
             access.generated(Generated {
                 id: std::mem::take(&mut self.id),

@@ -23,6 +23,7 @@ mod fetch;
 mod fleet;
 mod gpu_bench;
 mod matrix_check;
+mod metrics;
 mod percentile;
 mod place;
 mod process;

@@ -67,9 +67,9 @@ impl Sample {
     pub fn of(at_ns: u64, scrape: &Scrape) -> Self {
         Self {
             at_ns,
-            waiting: scrape.get("serve_requests_waiting"),
-            running: scrape.get("serve_requests_running"),
-            in_flight: scrape.get("serve_requests_in_flight"),
+            waiting: scrape.sum("serve_requests_waiting"),
+            running: scrape.sum("serve_requests_running"),
+            in_flight: scrape.sum("serve_requests_in_flight"),
             kv_free: scrape.labelled("serve_kv_blocks", "state", "free"),
             kv_held: scrape.labelled("serve_kv_blocks", "state", "held"),
             kv_cached: scrape.labelled("serve_kv_blocks", "state", "cached"),

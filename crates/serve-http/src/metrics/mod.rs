@@ -1,123 +1,123 @@
-//! `GET /metrics`: what an operator watches and alerts on, in the text format of Prometheus.
+//! `GET /metrics`: what an operator watches and alerts on, in the text formats of Prometheus.
 //!
-//! Three sources, so that nothing is counted twice and no token costs a lock: the tally of the
-//! requests that came over HTTP, each counted once when it arrives and once when it ends; histograms
-//! that the inference thread feeds once for each step and a request's task once for each request;
-//! and the scheduler's own figures after its latest step. The two that must add up, the tally and
-//! the scheduler's figures, are each read as a whole, so they add up at every scrape.
+//! Three sources, so that nothing is counted twice and no token costs a lock: the [book](tally) of the requests that
+//! came over HTTP, each counted once when it arrives and once when it ends; histograms that the inference thread
+//! feeds once for each step and a request's task for each request and token; and the scheduler's own figures after
+//! its latest step. The two that must add up, the book and the scheduler's figures, are each read as a whole, so
+//! they add up at every scrape.
 
+mod class;
 mod histogram;
+mod process;
+mod tally;
 mod text;
+mod vllm;
+mod written;
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use serve_core::Span;
+use serve_core::{Class, Limits, Span};
 use serve_sched::Stats;
 
-use crate::error::Problem;
+use crate::settings::{EdgeSettings, MetricsSettings};
 use histogram::Histogram;
+use tally::Book;
 use text::Text;
 
-pub(crate) use text::CONTENT_TYPE;
-
-/// How a request for text ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum End {
-    /// Its client was given the whole answer.
-    Finished,
-    /// It was not taken in.
-    Refused,
-    /// It was cancelled: by its client, its deadline or the end of the server.
-    Cancelled,
-    /// The engine failed under it.
-    Failed,
-}
+pub(crate) use class::{Answered, ClassMetrics, Finish};
+pub(crate) use tally::Arrived;
+pub(crate) use text::Format;
 
 /// All counts and histograms of one server.
 #[derive(Debug)]
 pub(crate) struct Metrics {
-    tally: Mutex<Tally>,
+    settings: MetricsSettings,
+    class_names: Vec<String>,
+    book: Book,
+    /// By class, the highest first.
+    classes: Vec<Arc<ClassMetrics>>,
     connections: Arc<AtomicU64>,
     connections_dropped: AtomicU64,
     wrong_keys: AtomicU64,
-    ttft_seconds: Histogram,
-    queue_seconds: Histogram,
     step_seconds: Histogram,
     step_sequences: Histogram,
+    step_tokens: Histogram,
     release_lag_seconds: Histogram,
-}
-
-/// Requests for text: `arrived` is the sum of `ended` and `in_flight` whenever the lock is free.
-#[derive(Clone, Debug, Default)]
-struct Tally {
-    arrived: u64,
-    in_flight: u64,
-    ended: BTreeMap<End, u64>,
-    refusals: BTreeMap<&'static str, u64>,
+    retry_after_seconds: Histogram,
+    /// In seconds since 1970.
+    started: f64,
 }
 
 /// What only the rest of the server knows when its metrics are read.
 pub(crate) struct Snapshot {
-    /// The scheduler's figures, if there is a scheduler.
-    pub(crate) stats: Option<Stats>,
+    /// What is served, if something is.
+    pub(crate) served: Option<Served>,
     /// The state that the server is in, of all those that it can be in.
     pub(crate) state: &'static str,
-    /// Lines of the log that were lost.
-    pub(crate) log_lines_lost: u64,
     /// The names of those.
     pub(crate) states: Vec<&'static str>,
+    /// Lines of the log that were lost.
+    pub(crate) log_lines_lost: u64,
+}
+
+/// What is known of a model that is served.
+pub(crate) struct Served {
+    pub(crate) model: String,
+    pub(crate) limits: Limits,
+    pub(crate) stats: Stats,
+    /// How long the longest waiting request of each class has waited.
+    pub(crate) oldest: Vec<(Class, Span)>,
 }
 
 impl Metrics {
-    pub(crate) fn new() -> Arc<Self> {
-        // 10 us to 84 s, each bound twice the one before.
-        let seconds = || Histogram::doubling(1e-5, 24);
+    pub(crate) fn new(settings: &EdgeSettings) -> Arc<Self> {
+        let class_names = settings.classes.clone();
+        let exact = exact_bounds(settings);
+        let classes = class_names.iter();
+        let classes = classes
+            .map(|_| Arc::new(ClassMetrics::new(&exact)))
+            .collect();
+        let started = SystemTime::now().duration_since(UNIX_EPOCH);
         Arc::new(Self {
-            tally: Mutex::default(),
+            settings: settings.metrics.clone(),
+            book: Book::new(class_names.len()),
+            class_names,
+            classes,
             connections: Arc::default(),
             connections_dropped: AtomicU64::default(),
             wrong_keys: AtomicU64::default(),
-            ttft_seconds: seconds(),
-            queue_seconds: seconds(),
-            step_seconds: seconds(),
-            step_sequences: Histogram::doubling(1.0, 12),
-            release_lag_seconds: seconds(),
+            step_seconds: Histogram::seconds(&exact),
+            step_sequences: Histogram::counts(),
+            step_tokens: Histogram::counts(),
+            release_lag_seconds: Histogram::seconds(&[]),
+            retry_after_seconds: Histogram::seconds(&[]),
+            started: started.map_or(0.0, |since| since.as_secs_f64()),
         })
     }
 
-    /// Counts a request for text that has come. It is in flight until what is returned is told how
-    /// it ended, or is dropped because its client has gone.
+    /// Counts a request for text whose head has come. It is in flight until what is returned is told how it
+    /// ended, or is dropped because its client has gone.
     pub(crate) fn arrived(self: &Arc<Self>) -> Arrived {
-        let mut tally = self.lock();
-        tally.arrived += 1;
-        tally.in_flight += 1;
-        Arrived {
-            metrics: Arc::clone(self),
-            ended: false,
-        }
+        Arrived::new(Arc::clone(self))
     }
 
-    /// A request has left the queue for the first time.
-    pub(crate) fn queued(&self, wait: Span) {
-        self.queue_seconds.observe(wait.as_secs_f64());
+    /// Where the requests of a class are measured.
+    pub(crate) fn of(&self, class: Class) -> Option<&Arc<ClassMetrics>> {
+        self.classes.get(usize::from(class.rank()))
     }
 
-    /// A request has its first token.
-    pub(crate) fn first_token(&self, ttft: Span) {
-        self.ttft_seconds.observe(ttft.as_secs_f64());
-    }
-
-    /// A step of `sequences` requests has run.
-    pub(crate) fn stepped(&self, took: Span, sequences: u32) {
-        self.step_seconds.observe(took.as_secs_f64());
-        self.step_sequences.observe(f64::from(sequences));
+    /// A step of `sequences` requests and `tokens` positions has run.
+    pub(crate) fn stepped(&self, took: Span, sequences: u32, tokens: u32) {
+        self.step_seconds.observe(took);
+        self.step_sequences.observe_count(sequences.into());
+        self.step_tokens.observe_count(tokens.into());
     }
 
     /// Everything that a request held is free, so long after it was cancelled.
     pub(crate) fn released(&self, lag: Span) {
-        self.release_lag_seconds.observe(lag.as_secs_f64());
+        self.release_lag_seconds.observe(lag);
     }
 
     /// A connection has been opened. It is counted until what is returned is dropped.
@@ -137,184 +137,34 @@ impl Metrics {
     }
 
     /// All of it as text.
-    pub(crate) fn text(&self, snapshot: &Snapshot) -> String {
-        let mut text = Text::default();
-        self.write_tally(&mut text);
-        if let Some(stats) = &snapshot.stats {
-            write_stats(&mut text, stats);
+    pub(crate) fn text(&self, snapshot: &Snapshot, format: Format) -> String {
+        let mut text = Text::new(format);
+        self.write(&mut text, snapshot);
+        if self.settings.vllm_names
+            && let Some(served) = &snapshot.served
+        {
+            vllm::write(&mut text, self, served);
         }
-        text.histogram(
-            "serve_queue_seconds",
-            "Time from a request's arrival to its first step",
-            &self.queue_seconds,
-        );
-        text.histogram(
-            "serve_ttft_seconds",
-            "Time from a request's arrival to its first token",
-            &self.ttft_seconds,
-        );
-        text.histogram(
-            "serve_step_seconds",
-            "Time that a step took, planning and booking included",
-            &self.step_seconds,
-        );
-        text.histogram(
-            "serve_step_sequences",
-            "Requests in a step",
-            &self.step_sequences,
-        );
-        text.histogram(
-            "serve_release_lag_seconds",
-            "Time from a disconnect, an abort or a deadline until all that the request held was free",
-            &self.release_lag_seconds,
-        );
-        text.gauge(
-            "serve_connections",
-            "Connections that are open",
-            self.connections.load(Ordering::Relaxed),
-        );
-        text.counter(
-            "serve_connections_dropped_total",
-            "Connections that were closed unheard because there were too many",
-            self.connections_dropped.load(Ordering::Relaxed),
-        );
-        text.counter(
-            "serve_wrong_keys_total",
-            "Requests on any path with an API key that is not known",
-            self.wrong_keys.load(Ordering::Relaxed),
-        );
-        text.counter(
-            "serve_log_lines_lost_total",
-            "Lines of the log that could not be written, or not fast enough",
-            snapshot.log_lines_lost,
-        );
-        let states = snapshot.states.iter();
-        text.gauges(
-            ("serve_state", "state"),
-            "1 for the state that the server is in",
-            states.map(|&state| (state, u64::from(state == snapshot.state))),
-        );
         text.finish()
     }
 
-    fn write_tally(&self, text: &mut Text) {
-        let tally = self.lock().clone();
-        text.counter(
-            "serve_requests_arrived_total",
-            "Requests for text that have come",
-            tally.arrived,
-        );
-        let ends = [End::Finished, End::Refused, End::Cancelled, End::Failed];
-        let ended = |end: End| {
-            let ended = tally.ended.get(&end).copied();
-            (end.name(), ended.unwrap_or_default())
-        };
-        text.counters(
-            ("serve_requests_ended_total", "end"),
-            "Requests for text that have ended, by how",
-            ends.map(ended),
-        );
-        text.gauge(
-            "serve_requests_in_flight",
-            "Requests for text that have come and not ended",
-            tally.in_flight,
-        );
-        text.counters(
-            ("serve_refusals_total", "code"),
-            "Requests for text that were refused, by the code in the answer",
-            tally.refusals,
-        );
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Tally> {
-        // Nothing here panics half-way through a change, so a poisoned tally is a sound one.
-        self.tally.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The name of a class as its label.
+    fn class_name(&self, rank: usize) -> &str {
+        self.class_names.get(rank).map_or(UNKNOWN, String::as_str)
     }
 }
 
-fn write_stats(text: &mut Text, stats: &Stats) {
-    text.gauge(
-        "serve_requests_waiting",
-        "Requests in the queue",
-        stats.waiting.into(),
-    );
-    text.gauge(
-        "serve_requests_running",
-        "Requests in the batch",
-        stats.running.into(),
-    );
-    let (counters, blocks) = (&stats.counters, stats.blocks);
-    text.counter(
-        "serve_preemptions_total",
-        "Times that a running request had to wait again",
-        counters.preempted,
-    );
-    text.counter(
-        "serve_steps_total",
-        "Steps that ran something",
-        counters.steps,
-    );
-    text.counter(
-        "serve_steps_failed_total",
-        "Steps that the backend failed",
-        counters.steps_failed,
-    );
-    text.counters(
-        ("serve_tokens_total", "kind"),
-        "Positions of prompts that were run, tokens sampled, positions found in the prefix cache",
-        [
-            ("prompt", counters.prefill_tokens),
-            ("output", counters.output_tokens),
-            ("cached", counters.cached_tokens),
-        ],
-    );
-    text.gauges(
-        ("serve_kv_blocks", "state"),
-        "KV blocks: free, held by a request, or kept for prompts that begin alike",
-        [
-            ("free", blocks.free.into()),
-            ("held", blocks.held.into()),
-            ("cached", blocks.cached.into()),
-        ],
-    );
-}
+/// The class of requests that ended before theirs was known.
+const UNKNOWN: &str = "unknown";
 
-/// One request for text, in flight while this is held.
-#[derive(Debug)]
-pub(crate) struct Arrived {
-    metrics: Arc<Metrics>,
-    ended: bool,
-}
-
-impl Arrived {
-    /// Its client has been given the whole answer.
-    pub(crate) fn finished(mut self) {
-        self.end(End::Finished, None);
-    }
-
-    /// Its client has been told of a problem instead.
-    pub(crate) fn failed(mut self, problem: &Problem) {
-        let end = End::of(problem);
-        let code = (end == End::Refused).then(|| problem.kind().code);
-        self.end(end, code);
-    }
-
-    fn end(&mut self, end: End, code: Option<&'static str>) {
-        if std::mem::replace(&mut self.ended, true) {
-            return;
-        }
-        let mut tally = self.metrics.lock();
-        tally.in_flight -= 1;
-        *tally.ended.entry(end).or_default() += 1;
-        if let Some(code) = code {
-            *tally.refusals.entry(code).or_default() += 1;
-        }
-    }
-}
-
-impl Drop for Arrived {
-    fn drop(&mut self) {
-        self.end(End::Cancelled, None);
+/// How many kept a limit of the settings can be told exactly.
+fn exact_bounds(settings: &EdgeSettings) -> Vec<Span> {
+    let limits = settings.metrics.bounds.iter().copied();
+    let timeouts = [settings.request_timeout, settings.queue_timeout];
+    let own = limits.chain(timeouts.into_iter().flatten()).map(Span::from);
+    match settings.metrics.vllm_names {
+        true => own.chain(vllm::bounds()).collect(),
+        false => own.collect(),
     }
 }
 
@@ -325,25 +175,5 @@ pub(crate) struct Connected(Arc<AtomicU64>);
 impl Drop for Connected {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-impl End {
-    /// What a problem is to the request that ran into it.
-    fn of(problem: &Problem) -> Self {
-        match problem {
-            Problem::Cancelled(_) | Problem::SlowReader { .. } => Self::Cancelled,
-            Problem::Backend { .. } | Problem::EngineStopped => Self::Failed,
-            _ => Self::Refused,
-        }
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Finished => "finished",
-            Self::Refused => "refused",
-            Self::Cancelled => "cancelled",
-            Self::Failed => "failed",
-        }
     }
 }

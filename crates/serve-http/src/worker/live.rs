@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use serve_core::{CancelReason, Event, EventKind, Request, RequestId, Time};
+use serve_core::{CancelReason, Class, Event, EventKind, Request, RequestId, Span, Time};
 use serve_sched::driver::{NotTaken, SharedScheduler};
 use tokio::sync::mpsc;
 
@@ -17,6 +17,10 @@ struct Entry {
     /// Holds one slot more than the updates that may lie in it, for the last update.
     updates: mpsc::Sender<Update>,
     deadline: Option<Time>,
+    class: Class,
+    arrival: Time,
+    /// Whether it has left the queue for the first time.
+    started: bool,
     /// When it was noticed that the client is gone.
     gone_at: Option<Time>,
     permit: Permit,
@@ -48,11 +52,15 @@ impl Live {
         updates: mpsc::Sender<Update>,
     ) -> Result<(), NotTaken> {
         let (id, deadline) = (request.id(), request.deadline());
+        let (class, arrival) = (request.class(), request.arrival());
         let mut entries = self.lock();
         self.shared.submit(request)?;
         let entry = Entry {
             updates,
             deadline,
+            class,
+            arrival,
+            started: false,
             gone_at: None,
             permit,
         };
@@ -69,6 +77,17 @@ impl Live {
         self.shared.cancel(id, CancelReason::Client);
     }
 
+    /// How long the request of each class that has waited longest for its first step has waited. O(live).
+    pub(super) fn oldest_waits(&self, now: Time) -> Vec<(Class, Span)> {
+        let mut oldest = BTreeMap::new();
+        for entry in self.lock().values().filter(|entry| !entry.started) {
+            let wait = now.since(entry.arrival);
+            let longest = oldest.entry(entry.class).or_insert(wait);
+            *longest = wait.max(*longest);
+        }
+        oldest.into_iter().collect()
+    }
+
     pub(super) fn len(&self) -> usize {
         self.lock().len()
     }
@@ -78,9 +97,10 @@ impl Live {
         let mut entries = self.lock();
         for event in events {
             let id = event.request;
-            let Some(entry) = entries.get(&id) else {
+            let Some(entry) = entries.get_mut(&id) else {
                 continue;
             };
+            entry.started |= matches!(event.kind, EventKind::Started);
             let last = event.kind.is_terminal();
             let displaced = matches!(event.kind, EventKind::Displaced { .. });
             if let EventKind::Cancelled { reason, .. } = event.kind {

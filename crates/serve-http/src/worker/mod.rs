@@ -243,6 +243,11 @@ impl Worker {
         self.live.len()
     }
 
+    /// How long the request of each class that has waited longest for its first step has waited.
+    pub(crate) fn oldest_waits(&self) -> Vec<(Class, Span)> {
+        self.live.oldest_waits(self.shared.now())
+    }
+
     /// The scheduler's figures.
     pub fn stats(&self) -> Stats {
         self.shared.stats()

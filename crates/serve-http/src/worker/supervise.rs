@@ -71,7 +71,7 @@ impl Hooks<AnyBackend> for Supervisor {
         let sequences = plan.segments().len() as u32;
         match ended {
             // One that runs nothing only lets the backend forget requests.
-            Ok(_) if sequences > 0 => self.metrics.stepped(took, sequences),
+            Ok(_) if sequences > 0 => self.metrics.stepped(took, sequences, plan.tokens()),
             Ok(_) => {}
             Err(error) => warn!(step = plan.step().get(), %error, "a step failed"),
         }

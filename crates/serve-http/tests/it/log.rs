@@ -55,8 +55,9 @@ async fn metric(process: &Process, name: &str) -> u64 {
         .text()
         .await
         .unwrap();
-    let line = text.lines().find(|line| line.starts_with(name));
-    line.unwrap().rsplit(' ').next().unwrap().parse().unwrap()
+    let of_it = text.lines().filter(|line| line.starts_with(name));
+    let value = |line: &str| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap();
+    of_it.map(value).sum()
 }
 
 #[tokio::test]

@@ -1,14 +1,14 @@
 //! `GET /metrics` and the timings in answers: every request is counted once, and the figures add up
 //! whenever they are read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::SyncSender;
 
 use axum::body::{Body, HttpBody};
 use futures::StreamExt;
 use serde_json::{Value, json};
 use serve_core::rng::Rng;
-use serve_http::{EdgeSettings, Loaded, Service};
+use serve_http::{EdgeSettings, Loaded, MetricsSettings, Service};
 use serve_sched::Policies;
 
 use crate::support::{LIMITS, ROOMY, Script, Server, Word, chunks, loaded, post, serving};
@@ -32,16 +32,16 @@ impl Scrape {
         Self(lines.map(sample).collect())
     }
 
-    pub(crate) fn get(&self, name: &str) -> f64 {
-        let value = self.0.get(name);
-        *value.unwrap_or_else(|| panic!("{name} is not in {:?}", self.0.keys()))
-    }
-
-    /// Over all labels.
-    fn sum(&self, name: &str) -> f64 {
-        let labelled = format!("{name}{{");
-        let of_it = self.0.iter().filter(|(key, _)| key.starts_with(&labelled));
-        of_it.map(|(_, value)| value).sum()
+    /// The value of a series with this name and this label, the sum over all others.
+    pub(crate) fn get(&self, series: &str) -> f64 {
+        let (name, label) = series.split_once('{').unwrap_or((series, ""));
+        let label = label.trim_end_matches('}');
+        let of_it = self.0.iter().filter_map(|(key, value)| {
+            let (of, labels) = key.split_once('{').unwrap_or((key, ""));
+            (of == name && labels.contains(label)).then_some(*value)
+        });
+        let sum = of_it.reduce(|sum, value| sum + value);
+        sum.unwrap_or_else(|| panic!("{series} is not in {:?}", self.0.keys()))
     }
 
     fn ended(&self, end: &str) -> f64 {
@@ -50,14 +50,19 @@ impl Scrape {
 
     /// What has to hold in every scrape.
     fn check(&self) {
-        let arrived = self.get("serve_requests_arrived_total");
-        let ended = self.sum("serve_requests_ended_total");
-        let in_flight = self.get("serve_requests_in_flight");
-        assert_eq!(arrived, ended + in_flight, "{:?}", self.0);
-        assert_eq!(self.sum("serve_refusals_total"), self.ended("refused"));
+        for class in ["paid", "free", "unknown"] {
+            let of = |name: &str| self.get(&format!("{name}{{class=\"{class}\"}}"));
+            let arrived = of("serve_requests_arrived_total");
+            let ended = of("serve_requests_ended_total");
+            let in_flight = of("serve_requests_in_flight");
+            assert_eq!(arrived, ended + in_flight, "{:?}", self.0);
+        }
+        assert_eq!(self.get("serve_refusals_total"), self.ended("refused"));
         let blocks = f64::from(LIMITS.blocks - 1);
-        assert_eq!(self.sum("serve_kv_blocks"), blocks, "{:?}", self.0);
-        assert_eq!(self.sum("serve_state"), 1.0, "{:?}", self.0);
+        assert_eq!(self.get("serve_kv_blocks"), blocks, "{:?}", self.0);
+        let usage = self.get("serve_kv_blocks{state=\"held\"}") / blocks;
+        assert_eq!(self.get("serve_kv_usage_ratio"), usage);
+        assert_eq!(self.get("serve_state"), 1.0, "{:?}", self.0);
     }
 }
 
@@ -70,16 +75,13 @@ async fn every_metric_has_its_documented_name() {
     let operations = include_str!("../../../../docs/operations.md");
     let documented: Vec<&str> = operations
         .lines()
-        .filter_map(|line| line.strip_prefix("| `serve_")?.split_once('`'))
+        .filter_map(|line| line.strip_prefix("| `")?.split_once('`'))
         .map(|(name, _)| name.split('{').next().unwrap())
+        .filter(|name| name.starts_with("serve_") || name.starts_with("process_"))
         .collect();
-    assert!(documented.len() > 15, "{documented:?}");
+    assert!(documented.len() > 30, "{documented:?}");
     let base = |sample: &String| {
-        let name = sample
-            .split('{')
-            .next()
-            .unwrap()
-            .trim_start_matches("serve_");
+        let name = sample.split('{').next().unwrap();
         let part = ["_bucket", "_sum", "_count"];
         let histogram = part.iter().find_map(|part| name.strip_suffix(part));
         histogram.unwrap_or(name).to_owned()
@@ -90,6 +92,218 @@ async fn every_metric_has_its_documented_name() {
     for name in documented {
         assert!(scrape.0.keys().any(|sample| base(sample) == name), "{name}");
     }
+}
+
+/// A rule that asks for a rate must find a series before the first request has come.
+#[tokio::test]
+async fn every_series_of_requests_is_there_from_the_start() {
+    let server = serving(Script::saying("ab"), EdgeSettings::default()).await;
+    let before: BTreeSet<String> = Scrape::of(&server).await.0.into_keys().collect();
+    for body in [
+        json!({"prompt": "x"}),
+        json!({"prompt": 5}),
+        json!({"prompt": "x", "request_class": "free", "max_tokens": 1}),
+        json!({"prompt": "x", "timeout_ms": 60_000, "stream": true}),
+        json!({"prompt": "x", "what": 1}),
+        json!({"prompt": "x", "stop": "a"}),
+    ] {
+        server.post(COMPLETION, body).await;
+    }
+    server.settled().await;
+    let after: BTreeSet<String> = Scrape::of(&server).await.0.into_keys().collect();
+    assert_eq!(
+        after.difference(&before).collect::<Vec<_>>(),
+        Vec::<&String>::new()
+    );
+    let refusals = |code: &&str| {
+        before.contains(&format!(
+            "serve_refusals_total{{class=\"free\",code=\"{code}\"}}"
+        ))
+    };
+    // What a request for text cannot run into, or what is no refusal.
+    let others = [
+        "backend_error",
+        "cancelled",
+        "engine_stopped",
+        "method_not_allowed",
+        "not_found",
+        "queue_timeout",
+        "request_not_found",
+        "slow_reader",
+        "too_many_connections",
+    ];
+    let page = include_str!("../../../../docs/operations.md");
+    let codes = page
+        .lines()
+        .filter(|line| line.contains("_error` | `"))
+        .map(|line| line.split('`').nth(3).unwrap());
+    let missing: BTreeSet<&str> = codes.filter(|code| !refusals(code)).collect();
+    assert_eq!(missing, BTreeSet::from(others));
+}
+
+/// What a request is measured by, under its class.
+#[tokio::test]
+async fn a_class_has_its_own_measurements() {
+    let server = serving(Script::saying("abcdef"), EdgeSettings::default()).await;
+    let ask = |class: &str, max_tokens: u32| json!({"prompt": "xyz", "request_class": class, "max_tokens": max_tokens});
+    server.post(COMPLETION, ask("paid", 6)).await;
+    server.post(COMPLETION, ask("free", 3)).await;
+    server.post(COMPLETION, ask("free", 1)).await;
+    let mut in_time = ask("free", 3);
+    in_time["timeout_ms"] = json!(60_000);
+    server.post(COMPLETION, in_time).await;
+    server.settled().await;
+    let scrape = Scrape::of(&server).await;
+    let of = |name: &str| {
+        ["paid", "free"].map(|class| scrape.get(&format!("{name}{{class=\"{class}\"}}")))
+    };
+    assert_eq!(of("serve_queue_seconds_count"), [1.0, 3.0]);
+    assert_eq!(of("serve_ttft_seconds_count"), [1.0, 3.0]);
+    assert_eq!(of("serve_e2e_seconds_count"), [1.0, 3.0]);
+    assert_eq!(of("serve_prompt_tokens_sum"), [3.0, 9.0]);
+    let tokens = of("serve_output_tokens_sum");
+    assert!(tokens[0] >= 6.0 && tokens[1] == 7.0, "{tokens:?}");
+    assert_eq!(of("serve_output_tokens_max_sum"), [6.0, 7.0]);
+    assert_eq!(of("serve_itl_seconds_count"), [tokens[0] - 1.0, 4.0]);
+    assert_eq!(of("serve_tpot_seconds_count"), [1.0, 2.0]);
+    assert_eq!(of("serve_prefill_seconds_count"), [1.0, 3.0]);
+    assert_eq!(of("serve_decode_seconds_count"), [1.0, 3.0]);
+    assert_eq!(of("serve_answers_total"), [1.0, 3.0]);
+    assert_eq!(
+        scrape.get("serve_deadlines_total{class=\"free\",result=\"met\"}"),
+        1.0
+    );
+    assert_eq!(scrape.get("serve_deadlines_total"), 1.0);
+    // Each of the four prompts took one segment, and each other segment runs one position.
+    let prompts = scrape.get("serve_tokens_total{kind=\"prompt\"}");
+    let others = scrape.get("serve_step_sequences_sum") - 4.0;
+    assert_eq!(scrape.get("serve_step_tokens_sum"), prompts + others);
+}
+
+/// Tokens for nobody, deadlines that were missed, and how long refused clients were told to wait.
+#[tokio::test]
+async fn what_was_in_vain_is_counted() {
+    let (script, gate) = Script::saying(&"a".repeat(900)).within(ROOMY).gated();
+    gate.send(Word::Run).unwrap();
+    gate.send(Word::Run).unwrap();
+    let server = serving(script, EdgeSettings::default()).await;
+    gate.send(Word::Run).unwrap();
+    let late = json!({"prompt": "x", "max_tokens": 800, "timeout_ms": 300, "stream": true});
+    let late = server.open(post(COMPLETION, late.to_string()));
+    let mut late = late.await.into_body().into_data_stream();
+    assert!(late.next().await.unwrap().is_ok());
+    tokio::time::sleep(std::time::Duration::from_millis(350)).await;
+    drop(gate);
+    while late.next().await.is_some() {}
+    server.settled().await;
+    let scrape = Scrape::of(&server).await;
+    assert_eq!(
+        scrape.get("serve_deadlines_total{class=\"paid\",result=\"missed\"}"),
+        1.0
+    );
+    assert!(scrape.get("serve_unused_tokens_total") >= 1.0);
+    assert_eq!(scrape.get("serve_answers_total"), 0.0);
+}
+
+#[tokio::test]
+async fn an_example_of_a_bucket_names_a_request_where_the_format_has_examples() {
+    let server = serving(Script::saying("ab"), EdgeSettings::default()).await;
+    let answer = server.post(COMPLETION, json!({"prompt": "x"})).await;
+    server.settled().await;
+    let id = answer.json()["id"].as_str().unwrap().to_owned();
+    let request = axum::http::Request::get("/metrics")
+        .header("accept", "application/openmetrics-text;version=1.0.0");
+    let response = server.open(request.body(Body::empty()).unwrap()).await;
+    assert!(
+        response.headers()["content-type"]
+            .to_str()
+            .unwrap()
+            .starts_with("application/openmetrics-text")
+    );
+    let text = axum::body::to_bytes(response.into_body(), usize::MAX)
+        .await
+        .unwrap();
+    let text = String::from_utf8(text.to_vec()).unwrap();
+    assert!(text.ends_with("# EOF\n"), "{text}");
+    let named: Vec<&str> = text.lines().filter(|line| line.contains(&id)).collect();
+    assert_eq!(
+        named.len(),
+        2,
+        "of the first token and of the whole: {named:?}"
+    );
+    assert!(
+        named
+            .iter()
+            .all(|line| line.contains("_bucket{") && line.contains("# {request_id=\"")),
+        "{named:?}"
+    );
+}
+
+/// The names that dashboards ask for, with the labels that they select by.
+#[tokio::test]
+async fn the_names_of_another_engine_are_there_where_they_are_asked_for() {
+    let names = |server: Server| async move {
+        let text = server.get("/metrics").await.body;
+        let lines = text.lines().filter(|line| line.starts_with("vllm:"));
+        lines.map(ToOwned::to_owned).collect::<Vec<String>>()
+    };
+    let silent = serving(Script::saying("ab"), EdgeSettings::default()).await;
+    assert!(names(silent).await.is_empty());
+    let metrics = MetricsSettings {
+        vllm_names: true,
+        ..MetricsSettings::default()
+    };
+    let settings = EdgeSettings {
+        metrics,
+        ..EdgeSettings::default()
+    };
+    let server = serving(Script::saying("abc"), settings).await;
+    for _ in 0..3 {
+        server
+            .post(COMPLETION, json!({"prompt": "xyz", "max_tokens": 3}))
+            .await;
+    }
+    server.settled().await;
+    let lines = names(server.clone()).await;
+    let model = server.service.serving().unwrap().name().to_owned();
+    let labels = format!("{{model_name=\"{model}\",engine=\"0\"");
+    assert!(lines.iter().all(|line| line.contains(&labels)), "{lines:?}");
+    let scrape = Scrape::of(&server).await;
+    for histogram in [
+        "time_to_first_token_seconds",
+        "inter_token_latency_seconds",
+        "request_time_per_output_token_seconds",
+        "e2e_request_latency_seconds",
+        "request_queue_time_seconds",
+        "request_prefill_time_seconds",
+        "request_decode_time_seconds",
+        "request_inference_time_seconds",
+        "request_prompt_tokens",
+        "request_generation_tokens",
+        "request_params_max_tokens",
+        "request_max_num_generation_tokens",
+        "request_params_n",
+        "iteration_tokens_total",
+    ] {
+        let count = scrape.get(&format!("vllm:{histogram}_count"));
+        assert!(count >= 3.0, "{histogram}: {count}");
+        let all = scrape.get(&format!("vllm:{histogram}_bucket{{le=\"+Inf\"}}"));
+        assert_eq!(all, count, "{histogram}");
+    }
+    for bound in ["0.001", "0.3", "1.0", "2560.0", "7680.0"] {
+        let bucket = format!("vllm:e2e_request_latency_seconds_bucket{{le=\"{bound}\"}}");
+        assert!(scrape.get(&bucket) <= 3.0);
+    }
+    assert_eq!(scrape.get("vllm:request_success_total"), 3.0);
+    assert_eq!(scrape.get("vllm:prompt_tokens_total"), 9.0);
+    assert_eq!(scrape.get("vllm:num_requests_running"), 0.0);
+    assert_eq!(scrape.get("vllm:num_requests_waiting"), 0.0);
+    assert_eq!(
+        scrape.get("vllm:kv_cache_usage_perc"),
+        0.0,
+        "what is cached is free"
+    );
+    assert_eq!(scrape.get("vllm:cache_config_info"), 1.0);
 }
 
 /// Whatever requests run into, each is counted once, and all figures of one scrape belong together.
@@ -226,7 +440,7 @@ async fn the_state_is_the_one_that_readiness_shows() {
     let server = Server::over(Service::new(EdgeSettings::default()));
     let scrape = Scrape::of(&server).await;
     assert_eq!(scrape.get("serve_state{state=\"loading\"}"), 1.0);
-    assert_eq!(scrape.sum("serve_state"), 1.0);
+    assert_eq!(scrape.get("serve_state"), 1.0);
     server
         .service
         .launch(loaded(Script::saying("a")))
@@ -237,7 +451,7 @@ async fn the_state_is_the_one_that_readiness_shows() {
     server.service.drain().await;
     let scrape = Scrape::of(&server).await;
     assert_eq!(scrape.get("serve_state{state=\"draining\"}"), 1.0);
-    assert_eq!(scrape.sum("serve_state"), 1.0);
+    assert_eq!(scrape.get("serve_state"), 1.0);
 }
 
 fn check_timings(timings: &Value) {

@@ -157,7 +157,7 @@ fn the_snippet_for_nginx_is_taken_and_serves() {
     let metrics = curl(&[&format!("{address}/metrics")]);
     let metrics = String::from_utf8_lossy(&metrics.stdout);
     assert!(
-        metrics.contains("serve_requests_in_flight 1\n"),
+        metrics.contains("serve_requests_in_flight{class=\"paid\"} 1\n"),
         "{metrics}"
     );
     stream.kill().unwrap();

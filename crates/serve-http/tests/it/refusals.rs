@@ -577,9 +577,9 @@ async fn a_policy_of_ones_own_refuses_in_its_own_words() {
             message.ends_with("prompt tokens, and at most 4 may be"),
             "{message}"
         );
-        let metrics = server.get("/metrics").await.body;
-        let counted = format!("serve_refusals_total{{code=\"{code}\"}} 1");
-        assert!(metrics.contains(&counted), "{metrics}");
+        let scrape = crate::metrics::Scrape::of(&server).await;
+        let counted = format!("serve_refusals_total{{code=\"{code}\"}}");
+        assert_eq!(scrape.get(&counted), 1.0);
     }
 }
 

@@ -20,7 +20,7 @@ use thiserror::Error;
 use crate::TaskResult;
 use crate::child::{Server, ServerError};
 use crate::cli::Agreement;
-use crate::{place, python};
+use crate::{metrics, place, python};
 use answers::{Answers, NotAnswers};
 use verdict::Verdict;
 
@@ -246,14 +246,13 @@ fn client(
 
 /// How many answers the server says that it has finished.
 fn finished(base: &str) -> Result<u64, AgreementError> {
-    const COUNTER: &str = "serve_requests_ended_total{end=\"finished\"} ";
+    const COUNTER: &str = "serve_requests_ended_total{end=\"finished\"}";
     let url = format!("{base}/metrics");
     let read = || ureq::get(&url).call()?.body_mut().read_to_string();
     let text = read().map_err(|error| error.to_string());
     let count = text.and_then(|text| {
-        let line = text.lines().find_map(|line| line.strip_prefix(COUNTER));
-        let count = line.and_then(|count| count.trim().parse().ok());
-        count.ok_or_else(|| format!("there is no line that begins with {COUNTER}"))
+        let count = metrics::value(&text, COUNTER).map(|count| count as u64);
+        count.ok_or_else(|| format!("there is no metric {COUNTER}"))
     });
     count.map_err(|cause| AgreementError::Metrics { url, cause })
 }

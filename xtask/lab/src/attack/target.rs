@@ -11,6 +11,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::child::Server;
+use crate::metrics;
 use crate::process::{cpu_time, peak_resident_mib};
 
 /// How long a server may take to start.
@@ -110,11 +111,7 @@ impl Target {
         let (_, text) = self
             .get("/metrics")
             .map_err(|error| format!("/metrics: {error}"))?;
-        let line = text
-            .lines()
-            .find(|line| line.split(' ').next() == Some(name));
-        let value = line.and_then(|line| line.rsplit(' ').next()?.parse().ok());
-        value.ok_or_else(|| format!("there is no metric {name}"))
+        metrics::value(&text, name).ok_or_else(|| format!("there is no metric {name}"))
     }
 
     /// Waits until nothing is in flight any more, and the engine, a step later, holds nothing of it.

@@ -7,6 +7,8 @@ use axum::http::Request;
 use serve_http::{Service, router};
 use tower::ServiceExt;
 
+use crate::metrics;
+
 /// Requests for text, by how they ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
@@ -29,10 +31,7 @@ impl Tally {
     }
 
     fn parse(text: &str) -> Option<Self> {
-        let value = |name: &str| {
-            let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-            line.trim().parse::<f64>().ok().map(|value| value as u64)
-        };
+        let value = |series: &str| metrics::value(text, series).map(|value| value as u64);
         let ended = |end| value(&format!("serve_requests_ended_total{{end=\"{end}\"}}"));
         Some(Self {
             arrived: value("serve_requests_arrived_total")?,

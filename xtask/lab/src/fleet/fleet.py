@@ -55,8 +55,13 @@ class Replica:
         until("a replica is ready", lambda: get(self.port, "/health/ready"))
 
     def metric(self, name):
-        lines = get(self.port, "/metrics").splitlines()
-        return float(next(line for line in lines if line.split(" ")[0] == name).split(" ")[-1])
+        """The sum of a series over the labels that are not named."""
+        name, _, label = name.rstrip("}").partition("{")
+        samples = (line.rsplit(" ", 1) for line in get(self.port, "/metrics").splitlines() if line.startswith(name))
+        values = [float(value) for of, value in samples if of.partition("{")[0] == name and label in of]
+        if not values:
+            raise KeyError(name)
+        return sum(values)
 
     def stop(self):
         if self.process.poll() is None:

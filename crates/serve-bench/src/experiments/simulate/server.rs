@@ -35,7 +35,7 @@ pub enum ModelError {
 
 /// What `serve` has for its edge, its files and its devices. In virtual time none of it makes a
 /// difference, so it is taken whatever it says.
-const WITHOUT_EFFECT: [&str; 33] = [
+const WITHOUT_EFFECT: [&str; 34] = [
     "allow_anonymous",
     "allowed_hosts",
     "backend",
@@ -68,6 +68,7 @@ const WITHOUT_EFFECT: [&str; 33] = [
     "revision",
     "served_model_name",
     "stalled_after",
+    "vllm_metrics",
     "write_timeout",
 ];
 

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use serve_core::Span;
 use serve_http::auth::Keys;
-use serve_http::{CapacityStatus, EdgeSettings, Service, run, serve_health};
+use serve_http::{CapacityStatus, EdgeSettings, MetricsSettings, Service, run, serve_health};
 use serve_sched::admit::QUEUE_CAP;
 use serve_sched::settings::{CLASSES, QUEUE_TIMEOUT, REQUEST_TIMEOUT, Setting};
 use tokio::net::{TcpListener, TcpSocket, lookup_host};
@@ -212,7 +212,22 @@ fn edge(
         keys,
         log_lines_lost: console.lines_lost(),
         log_prompt_blocks: NonZeroU32::new(cli.log_prompt_blocks),
+        metrics: metrics(cli)?,
         shown: cli.shown()?,
+    })
+}
+
+/// Limits of which it is asked how many requests kept them.
+const PROMISES: [&str; 3] = ["first_token_budget", "inter_token_target", "latency_budget"];
+
+fn metrics(cli: &Cli) -> Result<MetricsSettings, Failure> {
+    let shown = cli.shown()?;
+    let seconds = PROMISES.iter().filter_map(|name| shown[name].as_f64());
+    let bounds = seconds.filter(|seconds| *seconds > 0.0);
+    Ok(MetricsSettings {
+        vllm_names: cli.network.vllm_metrics,
+        bounds: bounds.map(Duration::from_secs_f64).collect(),
+        build: version::labels(),
     })
 }
 

@@ -25,6 +25,16 @@ pub(crate) fn build() -> Value {
     })
 }
 
+/// The same as labels of a metric.
+pub(crate) fn labels() -> Vec<(&'static str, String)> {
+    vec![
+        ("version", env!("CARGO_PKG_VERSION").to_owned()),
+        ("commit", COMMIT.to_owned()),
+        ("features", features().join(",")),
+        ("instructions", instructions().to_owned()),
+    ]
+}
+
 fn features() -> Vec<&'static str> {
     let all = [
         ("model", cfg!(feature = "model")),

@@ -33,6 +33,12 @@ pub(crate) struct NetworkSettings {
     #[arg(long, env = "SERVE_HEALTH_ADDRESS", value_name = "ADDRESS:PORT")]
     pub(crate) health_address: Option<SocketAddr>,
 
+    /// Have metrics under the names of vLLM too, for dashboards, autoscalers and gateways that ask for these
+    #[arg(long, env = "SERVE_VLLM_METRICS", value_name = "BOOL", default_value = "false",
+          num_args = 0..=1, require_equals = true, default_missing_value = "true",
+          action = clap::ArgAction::Set, value_parser = BoolishValueParser::new())]
+    pub(crate) vllm_metrics: bool,
+
     /// Names by which clients call this server, without ports, separated by commas; others get 403
     /// [default: any; without keys on a loopback address, localhost and loopback addresses]
     #[arg(
