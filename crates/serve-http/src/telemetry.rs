@@ -79,7 +79,7 @@ impl RequestLog {
                     match first {
                         true => {
                             let since = event.at.since(self.arrival);
-                            metrics.first_token(since, &self.id, self.prompt_tokens);
+                            metrics.first_token(since, self.prompt_tokens);
                         }
                         false => metrics.another_token(event.at.since(before)),
                     }

@@ -100,11 +100,11 @@ impl ClassMetrics {
         self.queue.observe(wait);
     }
 
-    /// The request `id` has its first token; its prompt has so many.
-    pub(crate) fn first_token(&self, since_arrival: Span, id: &str, prompt_tokens: u32) {
+    /// A request has its first token; its prompt has so many.
+    pub(crate) fn first_token(&self, since_arrival: Span, prompt_tokens: u32) {
         self.prompt_total
             .fetch_add(prompt_tokens.into(), Ordering::Relaxed);
-        self.first_token.observe_of(since_arrival, id);
+        self.first_token.observe(since_arrival);
     }
 
     /// A request has another token.
@@ -125,7 +125,9 @@ impl ClassMetrics {
             return;
         };
         add(&self.finished[finish as usize], 1);
-        self.whole.observe_of(answered.whole, id);
+        self.whole.observe(answered.whole);
+        // Only now: the name of a live request is for its client alone, who can cancel it by that.
+        self.whole.exemplify(answered.whole, id);
         self.prompt_tokens
             .observe_count(answered.prompt_tokens.into());
         self.output_tokens
@@ -139,6 +141,8 @@ impl ClassMetrics {
         let Some(prefill) = answered.prefill else {
             return;
         };
+        self.first_token
+            .exemplify(answered.whole.saturating_sub(answered.decode), id);
         self.prefill.observe(prefill);
         self.decode.observe(answered.decode);
         self.inference.observe(prefill + answered.decode);

@@ -136,15 +136,14 @@ impl Histogram {
         self.add(count);
     }
 
-    /// Adds a time by the name of its request.
-    pub(crate) fn observe_of(&self, time: Span, id: &str) {
-        let index = self.add(time.as_nanos());
+    /// Has the bucket of `time`, which has been added, name a request that has ended.
+    pub(crate) fn exemplify(&self, time: Span, id: &str) {
         let Some(examples) = &self.examples else {
             return;
         };
         // Nobody waits for an example: the next one is as good.
         if let Ok(mut examples) = examples.try_lock() {
-            examples[index] = Some(Example {
+            examples[self.bucket(time.as_nanos())] = Some(Example {
                 id: id.to_owned(),
                 value: time.as_secs_f64(),
                 at: SystemTime::now(),
@@ -152,12 +151,14 @@ impl Histogram {
         }
     }
 
-    fn add(&self, value: u64) -> usize {
-        let index = self.bounds.partition_point(|bound| bound.most < value);
-        self.counts[index].fetch_add(1, Ordering::Relaxed);
+    fn bucket(&self, value: u64) -> usize {
+        self.bounds.partition_point(|bound| bound.most < value)
+    }
+
+    fn add(&self, value: u64) {
+        self.counts[self.bucket(value)].fetch_add(1, Ordering::Relaxed);
         // Nanoseconds of 584 years; beyond that it begins anew, which a rate takes for a restart.
         self.sum.fetch_add(value, Ordering::Relaxed);
-        index
     }
 
     /// What has been added so far. The count is the last bucket's, also while others add.
@@ -304,9 +305,9 @@ mod tests {
     #[test]
     fn the_latest_of_a_bucket_is_its_example() {
         let histogram = Histogram::seconds(&[]).with_examples();
-        histogram.observe_of(Span::from_millis(10), "first");
-        histogram.observe_of(Span::from_millis(10), "second");
-        histogram.observe_of(Span::from_secs(5_000), "beyond");
+        histogram.exemplify(Span::from_millis(10), "first");
+        histogram.exemplify(Span::from_millis(10), "second");
+        histogram.exemplify(Span::from_secs(5_000), "beyond");
         let examples = histogram.read().examples;
         let names: Vec<_> = examples
             .iter()
