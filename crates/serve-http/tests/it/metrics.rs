@@ -94,6 +94,31 @@ async fn every_metric_has_its_documented_name() {
     }
 }
 
+/// What is asked for by the dashboard and the alerts in `deploy/` is there.
+#[tokio::test]
+async fn dashboard_and_alerts_ask_for_what_there_is() {
+    let server = serving(Script::saying("ab"), EdgeSettings::default()).await;
+    let there: BTreeSet<String> = Scrape::of(&server).await.0.into_keys().collect();
+    let there: BTreeSet<&str> = there
+        .iter()
+        .map(|key| key.split('{').next().unwrap())
+        .collect();
+    let mut asked = 0;
+    for file in [
+        include_str!("../../../../deploy/grafana/dashboards/serve.json"),
+        include_str!("../../../../deploy/prometheus/alerts.yml"),
+    ] {
+        let words =
+            file.split(|character: char| !character.is_ascii_alphanumeric() && character != '_');
+        let names = words.filter(|word| word.starts_with("serve_") || word.starts_with("process_"));
+        for name in names {
+            assert!(there.contains(name), "{name}");
+            asked += 1;
+        }
+    }
+    assert!(asked > 60, "{asked}");
+}
+
 /// A rule that asks for a rate must find a series before the first request has come.
 #[tokio::test]
 async fn every_series_of_requests_is_there_from_the_start() {
