@@ -71,7 +71,7 @@ impl Metrics {
         let Served { limits, stats, .. } = served;
         let mut family = text.family(
             Kind::Gauge,
-            "serve_model_info",
+            "serve_config_info",
             "What is served, and how much of it fits",
         );
         let numbers = [
