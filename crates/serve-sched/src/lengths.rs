@@ -5,8 +5,9 @@
 //! The estimate is that of Kaplan and Meier (*Nonparametric Estimation from Incomplete Observations*,
 //! JASA 1958), over token counts in cells of which four make a doubling: of those seen to reach a cell,
 //! how many ended in it. Requests are alike whose output limits, and whose prompts, lie in the same power of
-//! two. A limit that a client leaves at its default says little, and one that it states says much, and both
-//! are learnt so: where everybody runs to the limit, nobody is seen to end before it.
+//! two; where limits do not tell, a single one with a like prompt says more than all with like limits. A limit that a
+//! client leaves at its default says little, and one that it states says much, and both are learnt so: where everybody
+//! runs to the limit, nobody is seen to end before it.
 
 use std::cmp::Ordering;
 
@@ -67,11 +68,23 @@ pub struct SeenLengths {
 }
 
 /// Requests with like limits.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct Like {
     all: Seen,
+    /// Whether nobody was seen to end before its limit.
+    tells: bool,
     /// By the power of two of the prompt's length.
     prompts: Vec<Seen>,
+}
+
+impl Default for Like {
+    fn default() -> Self {
+        Self {
+            all: Seen::default(),
+            tells: true,
+            prompts: Vec::new(),
+        }
+    }
 }
 
 /// What was seen of requests that are alike.
@@ -96,8 +109,9 @@ const FORGET: f64 = 1.0 / 256.0;
 /// Less than this is nothing.
 const SEEN_MIN: f64 = 0.5;
 
-/// So many requests with like prompts say more than all with like limits do.
-const LIKE_MIN: u32 = 16;
+/// So many requests with like prompts say more than all with like limits do, or so many of these something of a prompt
+/// unlike theirs.
+const SEEN_ENOUGH: u32 = 16;
 
 impl SeenLengths {
     /// Nothing seen yet.
@@ -109,11 +123,14 @@ impl SeenLengths {
         let (limit, prompt) = kind(request);
         let like = self.limits.get(limit)?;
         let alike = like.prompts.get(prompt);
-        Some(
-            alike
-                .filter(|seen| seen.requests >= LIKE_MIN)
-                .unwrap_or(&like.all),
-        )
+        let (least_alike, least_others) = match like.tells {
+            true => (SEEN_ENOUGH, 0),
+            // Those that are short end first: until many that are long have ended, all would be taken for short.
+            false => (1, SEEN_ENOUGH),
+        };
+        let alike = alike.filter(|seen| seen.requests >= least_alike);
+        let others = Some(&like.all).filter(|all| all.requests >= least_others);
+        alike.or(others)
     }
 }
 
@@ -158,6 +175,7 @@ impl Lengths for SeenLengths {
         if like.prompts.len() <= prompt {
             like.prompts.resize_with(prompt + 1, Seen::default);
         }
+        like.tells &= !ended;
         like.all.add(output_tokens, ended);
         like.prompts[prompt].add(output_tokens, ended);
     }
@@ -397,6 +415,34 @@ mod tests {
         );
         let unlike = tokens(100);
         assert!((150..300).contains(&unlike), "{unlike}: as for all");
+    }
+
+    /// Requests with short prompts have short answers, and end first. One long answer to a long prompt is enough for
+    /// those that wait not to be taken for short.
+    #[test]
+    fn a_single_long_answer_tells_of_those_like_it() {
+        let with_prompt = |tokens: u32| {
+            let id = RequestId::new(1);
+            Request::of_lengths(id, Time::ZERO, tokens, 1_000).unwrap()
+        };
+        let expected = |seen: &SeenLengths, unseen| seen.expected(&with_prompt(900), unseen).tokens;
+        let mut seen = SeenLengths::new();
+        for others in 0..200 {
+            let of_others = (12..16).contains(&expected(&seen, Unseen::Long));
+            assert_eq!(of_others, others >= SEEN_ENOUGH, "{others}");
+            seen.ended(&with_prompt(10), 12, true);
+        }
+        seen.ended(&with_prompt(1_000), 400, true);
+        for unseen in [Unseen::Short, Unseen::Long] {
+            let tokens = expected(&seen, unseen);
+            assert!((384..450).contains(&tokens), "{tokens}");
+        }
+        // Cut off, it was at least so long.
+        let mut seen = SeenLengths::new();
+        seen.ended(&with_prompt(1_000), 400, false);
+        assert!(expected(&seen, Unseen::Long) > 900);
+        let short = expected(&seen, Unseen::Short);
+        assert!((384..450).contains(&short), "{short}");
     }
 
     proptest! {

@@ -6,15 +6,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serve_core::mock::{CostModel, Mock, MockConfig};
 use serve_core::rng::Rng;
 use serve_core::{
-    Backend, BackendError, Limits, Request, RequestId, Span, StepId, StepLoad, StepOutcome,
-    StepPlan, Time, TokenId,
+    Backend, BackendError, Limit, Limits, Refusal, Request, RequestId, Span, StepId, StepLoad,
+    StepOutcome, StepPlan, Time, TokenId,
 };
 use serve_sched::admit::{
-    Admit, ConcurrencyLimit, DeadlinePrediction, FirstTokenBudget, LatencyBudget,
+    Admit, ConcurrencyLimit, DeadlinePrediction, FirstTokenBudget, LatencyBudget, Load,
 };
 use serve_sched::kv::KvSettings;
+use serve_sched::lengths::{Expected, Lengths, SeenLengths, Unseen};
 use serve_sched::sim::{Arrivals, Poisson, Report, Row, Simulation, Terminal};
-use serve_sched::{Policies, Scheduler};
+use serve_sched::{Demand, Policies, Scheduler};
 
 /// What is promised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +28,9 @@ pub(super) enum Promise {
     FirstToken,
     /// A start at once: `concurrency-limit`.
     Start,
+    /// The end within a target, by a control that takes every request for the longest that was seen: it refuses long
+    /// ones and short ones alike.
+    EndOfLongest,
 }
 
 /// How long requests are.
@@ -52,6 +56,8 @@ pub(super) struct Case {
     pub(super) targets: (Span, Span),
     /// Whether every request has the same output limit, and ends before it.
     pub(super) hides_lengths: bool,
+    /// Whether the scheduler knows how long each will be all the same: a control for those that hide it.
+    pub(super) foretold: bool,
     /// Whether the device takes twice as long for each step from the middle on.
     pub(super) slows_down: bool,
 }
@@ -69,6 +75,8 @@ pub(super) struct Kept {
     pub(super) refused: f64,
     /// The longest wait for a start, over the promise.
     pub(super) wait_p99: f64,
+    /// The longest of the first hundred that were answered, over the promise.
+    pub(super) first: f64,
 }
 
 /// What a device can do in some time.
@@ -101,6 +109,7 @@ pub(super) fn cases() -> [Case; 4] {
         tokens,
         targets: (Span::from_secs(targets.0), Span::from_secs(targets.1)),
         hides_lengths: false,
+        foretold: false,
         slows_down: false,
     };
     [
@@ -119,6 +128,7 @@ pub(super) fn case_of_preemptions() -> Case {
         tokens: (16, 400),
         targets: (Span::from_secs(30), Span::from_secs(90)),
         hides_lengths: false,
+        foretold: false,
         slows_down: false,
     }
 }
@@ -197,8 +207,13 @@ impl Case {
     }
 
     fn run(&self, device: Device, admit: Vec<Box<dyn Admit>>, requests: Vec<Request>) -> Report {
+        let lengths: Box<dyn Lengths> = match self.foretold {
+            true => Box::new(Foretold(self.mock(18, 30))),
+            false => Box::new(SeenLengths::default()),
+        };
         let policies = Policies {
             admit,
+            lengths,
             kv: KvSettings {
                 reuse_prefixes: false,
                 ..KvSettings::default()
@@ -238,6 +253,7 @@ impl Case {
         let admit = || -> Vec<Box<dyn Admit>> {
             vec![match promise {
                 Promise::End => Box::new(LatencyBudget::new(target)),
+                Promise::EndOfLongest => Box::new(Longest::new(target)),
                 Promise::FirstToken => Box::new(FirstTokenBudget::new(target)),
                 Promise::Deadline => Box::new(DeadlinePrediction::default()),
                 Promise::Start => Box::new(ConcurrencyLimit),
@@ -293,7 +309,7 @@ fn kept(rows: &[&Row], promise: Promise, target: Span, able: Able) -> Kept {
     let took = |row: &&&Row| match promise {
         Promise::FirstToken => row.first_token_time().unwrap(),
         Promise::Start => row.waited().unwrap(),
-        Promise::End | Promise::Deadline => row.response_time(),
+        Promise::End | Promise::Deadline | Promise::EndOfLongest => row.response_time(),
     };
     let finished = || rows.iter().filter(|row| row.is_finished());
     let times: Vec<Span> = finished().map(|row| took(&row)).collect();
@@ -307,6 +323,7 @@ fn kept(rows: &[&Row], promise: Promise, target: Span, able: Able) -> Kept {
         token_goodput: in_time_tokens / able.tokens,
         refused: rows.iter().filter(refused).count() as f64 / rows.len() as f64,
         wait_p99: over_target(waits.collect()),
+        first: over_target(times.iter().take(100).max().copied().into_iter().collect()),
         p99: over_target(times),
     }
 }
@@ -316,6 +333,74 @@ fn p99(mut times: Vec<Span>) -> f64 {
     times.sort_unstable();
     let rank = (times.len() * 99).div_ceil(100).max(1) - 1;
     times[rank].as_secs_f64()
+}
+
+/// Takes every request for the one of the longest answer that it has seen.
+struct Longest {
+    target: Span,
+    own: Demand,
+}
+
+impl Longest {
+    fn new(target: Span) -> Self {
+        Self {
+            target,
+            own: Demand::default(),
+        }
+    }
+}
+
+impl Admit for Longest {
+    fn name(&self) -> &'static str {
+        "longest"
+    }
+
+    fn admit(&mut self, _request: &Request, load: &Load<'_>) -> Result<(), Refusal> {
+        if load.own.output_tokens > self.own.output_tokens {
+            self.own = load.own;
+        }
+        let mut longest = *load;
+        longest.own = self.own;
+        let times = (load.time_to_start(), longest.time_to_serve());
+        let (Some(wait), Some(service)) = times else {
+            return Ok(());
+        };
+        let (predicted, target) = (wait + service, self.target);
+        if predicted <= target || wait.is_zero() {
+            return Ok(());
+        }
+        Err(Refusal::Later {
+            limit: Limit::LatencyBudget { predicted, target },
+            retry_after: None,
+        })
+    }
+}
+
+/// Knows from the device when each request's stop token comes.
+struct Foretold(Mock);
+
+impl Foretold {
+    fn tokens(&self, request: &Request) -> u32 {
+        let (prompt, limit) = (request.prompt_tokens(), request.output_tokens_max());
+        let ends = |tokens: &u32| {
+            let last = self.0.token(request.id(), prompt + tokens - 1);
+            request.stop_tokens().contains(&last)
+        };
+        (1..limit).find(ends).unwrap_or(limit)
+    }
+}
+
+impl Lengths for Foretold {
+    fn expected(&self, request: &Request, _unseen: Unseen) -> Expected {
+        Expected::certain(self.tokens(request))
+    }
+
+    fn chance(&self, request: &Request, done: u32, more: u32) -> f64 {
+        let left = self.tokens(request).saturating_sub(done);
+        f64::from(u8::from(left <= more))
+    }
+
+    fn ended(&mut self, _request: &Request, _output_tokens: u32, _by_itself: bool) {}
 }
 
 /// A device that takes longer from some step on.

@@ -21,6 +21,7 @@ fn worst(case: &Case, promise: Promise, shape: Shape, load: f64) -> Kept {
         token_goodput: worst.token_goodput.min(kept.token_goodput),
         refused: worst.refused.max(kept.refused),
         wait_p99: worst.wait_p99.max(kept.wait_p99),
+        first: worst.first.max(kept.first),
     })
 }
 
@@ -30,7 +31,8 @@ fn slack(load: f64) -> f64 {
 }
 
 /// Of the tokens that the device can generate, the part that is generated for answers in time. Where prompts are the
-/// limit a longer answer takes nothing from others, but it ends later, so it is refused at a shorter queue.
+/// limit a longer answer takes nothing from others, but it ends later, so it is refused at a shorter queue: see
+/// [`what_is_lost_in_tokens_is_that_long_answers_are_refused_first`].
 fn tokens_least(case: &Case, promise: Promise, shape: Shape) -> f64 {
     match (case.name, promise, shape) {
         ("steps", Promise::End | Promise::Deadline, Shape::Trace) => 0.65,
@@ -91,6 +93,50 @@ fn a_first_token_budget_holds_whatever_the_limit_is() {
     check("first-token-budget", Promise::FirstToken);
 }
 
+/// The one row with fewer tokens than the device can generate: a control that takes all requests for the longest, and
+/// so refuses long and short ones alike, keeps the same promise by the same prediction of the wait, and loses none.
+#[test]
+fn what_is_lost_in_tokens_is_that_long_answers_are_refused_first() {
+    let steps = cases()[2];
+    let mut cells = String::new();
+    for load in [1.2, 2.0, 4.0] {
+        let (text, held) = cell(&steps, Promise::EndOfLongest, Shape::Trace, load);
+        assert!(held, "{load}: {text}");
+        let kept = worst(&steps, Promise::End, Shape::Trace, load);
+        assert!(kept.token_goodput < 0.95, "{load}: {kept:?}");
+        cells.push_str(&format!(" {text} |"));
+    }
+    let row = format!("| steps | as in a trace, all taken for the longest |{cells}");
+    quoted("latency-budget", &row);
+}
+
+/// Who comes before anything is measured is not among those that are late: the longest of the first hundred that are
+/// answered after a start, whatever the limit is, the lengths are, and whether limits tell them.
+#[test]
+fn the_first_after_a_start_are_in_time() {
+    let mut row = String::from("|");
+    for load in [1.2, 2.0, 4.0] {
+        let mut longest = 0.0_f64;
+        for case in cases() {
+            for promise in [Promise::End, Promise::FirstToken] {
+                for (_, shape) in SHAPES {
+                    longest = longest.max(worst(&case, promise, shape, load).first);
+                }
+            }
+            let hidden = Case {
+                hides_lengths: true,
+                ..case
+            };
+            for (_, shape) in &SHAPES[1..] {
+                longest = longest.max(worst(&hidden, Promise::End, *shape, load).first);
+            }
+        }
+        assert!(longest <= 1.0, "{load}: {longest}");
+        row.push_str(&format!(" {longest:.2} |"));
+    }
+    quoted("latency-budget", &row);
+}
+
 /// What is run again and waited for again is in what a request takes.
 #[test]
 fn a_latency_budget_holds_where_nearly_everybody_is_preempted() {
@@ -146,6 +192,31 @@ fn a_device_that_becomes_slower_is_followed() {
     assert!(broken.is_empty(), "{broken:#?}");
 }
 
+/// The control of the next: who knows all the same how long each will be keeps to the target in every row.
+#[test]
+fn who_is_told_the_lengths_keeps_the_end_as_well() {
+    let mut longest = 0.0_f64;
+    for case in cases() {
+        let case = Case {
+            hides_lengths: true,
+            foretold: true,
+            ..case
+        };
+        for (lengths, shape) in &SHAPES[1..] {
+            for load in [1.2, 2.0, 4.0] {
+                let kept = worst(&case, Promise::End, *shape, load);
+                let late = kept.p99 > 1.0 + slack(load) || kept.goodput < 0.95;
+                assert!(!late, "{} {lengths} {load}: {kept:?}", case.name);
+                longest = longest.max(kept.p99);
+            }
+        }
+    }
+    let said = format!(
+        "With a predictor that knows the lengths the p99 of the end is at most {longest:.2}"
+    );
+    quoted("latency-budget", &said);
+}
+
 /// Every request has the same limit, and lengths are of two kinds or as in a trace: the wait is what is promised,
 /// and the end is late by what a request is longer than its like.
 #[test]
@@ -160,9 +231,8 @@ fn where_limits_do_not_tell_the_lengths_the_wait_is_kept() {
             let mut row = format!("| {} | {lengths} |", case.name);
             for load in [1.2, 2.0, 4.0] {
                 let kept = worst(&case, Promise::End, *shape, load);
-                // Twice what is allowed where limits tell.
-                let slack = if load > 2.0 { 0.25 } else { 0.10 };
-                if kept.wait_p99 > 1.0 + slack || kept.goodput < 0.95 {
+                // Twice what is allowed where limits tell, and at four times the load no more.
+                if kept.wait_p99 > 1.10 || kept.goodput < 0.95 {
                     broken.push(format!("{row} {load} {kept:?}"));
                 }
                 let (wait, end) = (kept.wait_p99, kept.p99);
