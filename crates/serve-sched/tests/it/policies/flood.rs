@@ -5,10 +5,12 @@ use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 
 use serve_core::mock::{CostModel, Mock, MockConfig};
-use serve_core::{Backend as _, Limits, Request, RequestId, Span, TenantId, Time, TokenId, Usage};
+use serve_core::{
+    Backend as _, Limit, Limits, Refusal, Request, RequestId, Span, TenantId, Time, TokenId, Usage,
+};
 use serve_sched::admit::{
     ADMISSIONS, Admit, Bound, Cause, ConcurrencyLimit, Cost, DeadlinePrediction, Ended,
-    FirstTokenBudget, InFlightLimits, LatencyBudget, QueueCap, Quota, TokenBucket,
+    FirstTokenBudget, InFlightLimits, LatencyBudget, Load, QueueCap, Quota, TokenBucket,
 };
 use serve_sched::kv::KvSettings;
 use serve_sched::order::{FairGroups, FairTenants, Fifo, Members, Order, Served};
@@ -556,6 +558,97 @@ fn a_group_of_one_has_its_part_beside_a_group_of_a_hundred() {
          where whole batches start and end together and a first token is due within the time of two; under fifo, behind a \
          queue cap, it had at most {:.0}%",
         200.0 * fifo_most
+    );
+    quoted("fair-groups", &said);
+}
+
+/// Each group has at most so many requests in flight.
+struct InFlightOfGroup {
+    max: u32,
+    one: u32,
+    many: u32,
+}
+
+impl InFlightOfGroup {
+    fn of(&mut self, request: &Request) -> &mut u32 {
+        match request.tenant() {
+            LIGHT => &mut self.one,
+            _ => &mut self.many,
+        }
+    }
+}
+
+impl Admit for InFlightOfGroup {
+    fn name(&self) -> &'static str {
+        "in-flight-of-group"
+    }
+
+    fn admit(&mut self, request: &Request, _: &Load<'_>) -> Result<(), Refusal> {
+        let (tenant, max) = (request.tenant(), self.max);
+        let in_flight = *self.of(request);
+        let limit = Limit::TenantInFlight {
+            tenant,
+            in_flight,
+            max,
+        };
+        match in_flight < max {
+            true => Ok(()),
+            false => Err(Refusal::Later {
+                limit,
+                retry_after: None,
+            }),
+        }
+    }
+
+    fn admitted(&mut self, request: &Request, _: &Load<'_>) {
+        *self.of(request) += 1;
+    }
+
+    fn ended(&mut self, ended: &Ended<'_>, _: &Load<'_>) {
+        *self.of(ended.request) -= 1;
+    }
+}
+
+/// What the group of one lacks is not lost, and a control that knows that batches end together gives it its part.
+#[test]
+fn what_a_group_of_one_lacks_where_batches_end_together_the_other_has() {
+    let sides = Sides {
+        many: 10,
+        seed: 1,
+        ..Sides::default()
+    };
+    let world = &WORLDS[0];
+    let load = sides.load(world, false);
+    let end = load.iter().map(Request::arrival).max().unwrap();
+    let secs = end.since(Time::ZERO).as_secs_f64();
+    let started = |admit: Vec<Box<dyn Admit>>| {
+        let report = world.serve(admit, grouped(sides.members()), load.clone());
+        let from = Time::ZERO + Span::from_secs_f64(secs / 4.0);
+        let to = Time::ZERO + Span::from_secs_f64(secs * 3.0 / 4.0);
+        let within = |row: &&Row| row.started.is_some_and(|at| from <= at && at < to);
+        let rows = || report.rows.iter().filter(within);
+        let of_one = rows().filter(|row| row.tenant == LIGHT).count();
+        let able = world.capacity() * secs / 2.0;
+        let part = 2.0 * of_one as f64 / rows().count() as f64;
+        (part, rows().count() as f64 / able)
+    };
+    let budget = started(Guard::FirstToken.policies(world));
+    let control = started(vec![Box::new(InFlightOfGroup {
+        max: world.sequences_max,
+        one: 0,
+        many: 0,
+    })]);
+    assert!(
+        budget.1 > 0.98 && control.1 > 0.98,
+        "{budget:?} {control:?}"
+    );
+    assert!(control.0 > 0.97, "{control:?}");
+    let text = |(part, all): (f64, f64)| {
+        format!("{:.0}% of its part, of {:.0}%", 100.0 * part, 100.0 * all)
+    };
+    let (budget, control) = (text(budget), text(control));
+    let said = format!(
+        "the group of one had {budget} that the device can start, and {control}, behind the control"
     );
     quoted("fair-groups", &said);
 }
