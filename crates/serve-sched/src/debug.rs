@@ -11,6 +11,7 @@ use crate::gate::Gate;
 use crate::lengths::Lengths;
 use crate::limit::Concurrency;
 use crate::order::Order;
+use crate::route::Route;
 use crate::scheduler::Scheduler;
 use crate::settings::Named;
 use crate::victim::Victim;
@@ -32,6 +33,7 @@ by_name! {
     Budget,
     Concurrency,
     Order,
+    Route,
     Victim,
 }
 

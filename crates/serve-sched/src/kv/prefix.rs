@@ -14,8 +14,8 @@ use serve_core::{TenantId, TokenId};
 pub struct PrefixHash(NonZeroU128);
 
 impl PrefixHash {
-    /// The bits that a table uses to find a bucket.
-    pub(super) fn bucket(self) -> u64 {
+    /// Half of the bits, by which a table finds a bucket.
+    pub(crate) fn bucket(self) -> u64 {
         self.0.get() as u64
     }
 }

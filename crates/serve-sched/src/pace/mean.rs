@@ -39,7 +39,7 @@ impl Ratio {
 /// A line through the last samples: what a step takes without prompt tokens, and what each of them adds
 /// (least squares, forgetting).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Line {
+pub(crate) struct Line {
     weight: f64,
     x: f64,
     y: f64,
@@ -48,7 +48,7 @@ pub(super) struct Line {
 }
 
 impl Line {
-    pub(super) fn add(&mut self, x: f64, y: f64, forget: f64) {
+    pub(crate) fn add(&mut self, x: f64, y: f64, forget: f64) {
         let keep = 1.0 - forget;
         self.weight = self.weight * keep + 1.0;
         self.x = self.x * keep + x;
@@ -57,9 +57,25 @@ impl Line {
         self.xy = self.xy * keep + x * y;
     }
 
+    /// How many samples there are, each for what is left of it.
+    pub(crate) fn weight(&self) -> f64 {
+        self.weight
+    }
+
+    /// The line through the samples of two.
+    pub(crate) fn plus(&self, other: &Self) -> Self {
+        Self {
+            weight: self.weight + other.weight,
+            x: self.x + other.x,
+            y: self.y + other.y,
+            xx: self.xx + other.xx,
+            xy: self.xy + other.xy,
+        }
+    }
+
     /// `(y at 0, y for each x)`, neither below 0; `None` before any sample. Samples that all have the same
     /// x are put down to it.
-    pub(super) fn read(&self) -> Option<(f64, f64)> {
+    pub(crate) fn read(&self) -> Option<(f64, f64)> {
         if self.weight <= 0.0 {
             return None;
         }

@@ -10,7 +10,8 @@ mod waits;
 use serve_core::Span;
 
 use crate::demand::{Demand, Underway};
-use mean::{Line, Mean, Ratio};
+pub(crate) use mean::Line;
+use mean::{Mean, Ratio};
 use ratios::Ratios;
 pub(crate) use waits::Queued;
 use waits::Waits;

@@ -33,6 +33,7 @@ impl<T: ?Sized> Named<T> {
 mod tests {
     use crate::budget::BUDGETS;
     use crate::limit::LIMITS;
+    use crate::route::ROUTES;
     use crate::{admit::ADMISSIONS, batch::BATCHES, order::ORDERS, victim::VICTIMS};
 
     #[test]
@@ -47,6 +48,9 @@ mod tests {
             assert_eq!(policy.by_default().name(), policy.name);
         }
         for policy in LIMITS {
+            assert_eq!(policy.by_default().name(), policy.name);
+        }
+        for policy in ROUTES {
             assert_eq!(policy.by_default().name(), policy.name);
         }
         for policy in BUDGETS {
