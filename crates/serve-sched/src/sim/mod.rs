@@ -6,15 +6,20 @@
 //! what the backend says the step took. Steps that decide nothing are jumped over where the backend
 //! can [price](serve_core::Backend::price) them and, if prefixes are reused,
 //! [foresee](serve_core::Backend::foresee) their tokens; the result is the same as without jumping. A
-//! [`DispatcherSimulation`] does the same for a dispatcher, in front of an [`EngineModel`].
+//! [`DispatcherSimulation`] does the same for a dispatcher, in front of an [`EngineModel`], and a [`Fleet`] for
+//! routers in front of several.
 
+mod conversations;
 mod dispatch;
+mod fleet;
 mod row;
 mod slots;
 mod stepped;
 mod workload;
 
+pub use conversations::{ConversationSettings, Conversations};
 pub use dispatch::{DispatcherSimulation, EngineModel, Reply};
+pub use fleet::{Fleet, Routed, RoutedRow};
 pub use row::{Row, Terminal};
 pub use slots::{Behaviour, SlotEngine, Slots};
 pub use stepped::SteppedEngine;
