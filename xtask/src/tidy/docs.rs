@@ -3,7 +3,9 @@
 use super::{File, Finding};
 
 /// The folders of serve-sched that hold one policy in each file.
-const FAMILIES: [&str; 6] = ["admit", "order", "batch", "budget", "victim", "limit"];
+const FAMILIES: [&str; 7] = [
+    "admit", "order", "batch", "budget", "victim", "limit", "route",
+];
 
 /// Every rule of this file. `exists` is asked about paths from the root of the workspace.
 pub(super) fn check(

@@ -25,6 +25,7 @@ mod preemption;
 mod promises;
 mod queueing;
 mod quoted;
+mod route;
 mod simulation;
 mod support;
 mod trace;

@@ -9,6 +9,7 @@ use serve_sched::batch::BATCHES;
 use serve_sched::budget::BUDGETS;
 use serve_sched::limit::LIMITS;
 use serve_sched::order::ORDERS;
+use serve_sched::route::ROUTES;
 use serve_sched::victim::VICTIMS;
 
 /// The folder of the pages; none in a copy of this crate alone.
@@ -56,6 +57,7 @@ fn every_policy_is_in_the_index_under_its_name_with_the_title_of_its_page() {
     let names = names.chain(BUDGETS.iter().map(|policy| policy.name));
     let names = names.chain(VICTIMS.iter().map(|policy| policy.name));
     let names = names.chain(LIMITS.iter().map(|policy| policy.name));
+    let names = names.chain(ROUTES.iter().map(|policy| policy.name));
     for name in names {
         let row = index.lines().find_map(|line| {
             let row = line.strip_prefix(&format!("| [{name}]("))?;
