@@ -6,6 +6,7 @@
 mod cases;
 mod limited;
 mod retried;
+mod routed;
 mod scene;
 mod simulated;
 
@@ -17,6 +18,7 @@ use examples_support::{Options, Table};
 
 use cases::CASES;
 use limited::LIMITS;
+use routed::ROUTED;
 
 /// Shows a policy beside its control: what it gives to whom, and what that costs whom.
 #[derive(Debug, Parser)]
@@ -40,7 +42,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn names() -> Vec<&'static str> {
     let names = CASES.iter().map(|case| case.name);
     let limits = LIMITS.iter().map(|limited| limited.name);
-    names.chain(limits).chain(["retry-budget"]).collect()
+    let names = names.chain(limits).chain(ROUTED.map(|routed| routed.name));
+    names.chain(["retry-budget"]).collect()
 }
 
 /// The tables of a policy under their titles.
@@ -55,6 +58,9 @@ fn tables(name: &str, seed: u64) -> Result<Vec<(String, Table)>, Box<dyn Error>>
     }
     if let Some(limited) = LIMITS.iter().find(|limited| limited.name == name) {
         return Ok(vec![(limited.title.to_owned(), limited.table(seed))]);
+    }
+    if let Some(routed) = ROUTED.iter().find(|routed| routed.name == name) {
+        return Ok(vec![(routed.title.to_owned(), routed.table(seed)?)]);
     }
     Ok(vec![(retried::TITLE.to_owned(), retried::table(seed))])
 }
@@ -87,7 +93,7 @@ mod tests {
 
     #[test]
     fn the_tables_of_the_same_seed_are_the_same_and_of_another_are_not() {
-        for name in ["queue-cap", "aimd", "retry-budget"] {
+        for name in ["queue-cap", "aimd", "least-loaded", "retry-budget"] {
             let shown = |seed| {
                 let tables = tables(name, seed).unwrap().into_iter();
                 tables

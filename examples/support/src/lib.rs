@@ -1,6 +1,7 @@
 //! What the examples share, so that each can be about its policy alone: a device, requests made of
-//! numbers, a run in virtual time, how many are inside of a service, a client's retries, percentiles, a table, and a command line.
+//! numbers, a run in virtual time, replicas behind a router, how many are inside of a service, a client's retries, percentiles, a table, and a command line.
 
+mod fleet;
 mod inside;
 mod options;
 mod retries;
@@ -8,6 +9,7 @@ mod stats;
 mod table;
 mod world;
 
+pub use fleet::{cached_part, route, routed_cells};
 pub use inside::{Inside, Occupancy};
 pub use options::Options;
 pub use retries::attempts;

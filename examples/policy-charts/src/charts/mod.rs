@@ -9,6 +9,7 @@ mod kv;
 mod load;
 mod order;
 mod retry;
+mod route;
 mod shares;
 mod victim;
 
@@ -31,6 +32,8 @@ pub(crate) const CHARTS: &[(&str, Make)] = &[
     ("gradient", concurrency::gradient),
     ("aimd", concurrency::aimd),
     ("retry-budget", retry::budget),
+    ("predicted-end", route::predicted_end),
+    ("least-loaded", route::least_loaded),
     ("fifo", order::fifo),
     ("strict-tiers", order::strict_tiers),
     ("aging-tiers", order::aging_tiers),
