@@ -43,10 +43,10 @@ pub(crate) const ROUTED: [Routed; 2] = [
     },
     Routed {
         name: "least-loaded",
-        title: "40 requests/s of equal length that share nothing for 1 min, four replicas",
+        title: "20 requests/s of equal length that share nothing for 1 min, four replicas",
         choices: [COUNTED, PREDICTED],
         settings: ConversationSettings {
-            starts_per_s: 40.0,
+            starts_per_s: 20.0,
             systems: u64::MAX,
             turns_max: 1,
             long_percent: 0,

@@ -24,7 +24,11 @@ pub(crate) fn azure(text: &str, most: usize) -> Trace {
     let lines = text.lines().skip(1).take(most).zip(0..);
     let each = lines.map(|(line, id): (&str, u64)| {
         let mut fields = line.split(',');
-        let mut next = || fields.next().ok_or_else(|| format!("too few fields: {line}"));
+        let mut next = || {
+            fields
+                .next()
+                .ok_or_else(|| format!("too few fields: {line}"))
+        };
         let secs = day_secs(next()?).ok_or_else(|| format!("no time: {line}"))?;
         let (prompt, output): (u32, u32) = (next()?.parse()?, next()?.parse()?);
         let at = Time::ZERO + Span::from_secs_f64(secs - *first.get_or_insert(secs));
@@ -50,7 +54,9 @@ pub(crate) fn mooncake(text: &str, most: usize, seed: u64) -> Trace {
         let row: Value = serde_json::from_str(line)?;
         let number = |long: &str, short: &str| {
             let value = row.get(long).or_else(|| row.get(short));
-            value.and_then(Value::as_u64).ok_or_else(|| format!("no {long}: {line}"))
+            value
+                .and_then(Value::as_u64)
+                .ok_or_else(|| format!("no {long}: {line}"))
         };
         let ms = number("timestamp", "t")? + rng.below(TICK_MS);
         let (prompt, output) = (number("input_length", "i")?, number("output_length", "o")?);
@@ -76,7 +82,8 @@ fn blocks(row: &Value) -> Vec<u64> {
     let runs = list("h").into_iter().flatten();
     let run = |run: &Value| Some((run.get(0)?.as_u64()?, run.get(1)?.as_u64()?));
     let runs = runs.filter_map(run);
-    runs.flat_map(|(first, count)| first..first + count).collect()
+    runs.flat_map(|(first, count)| first..first + count)
+        .collect()
 }
 
 fn routed(
@@ -108,10 +115,14 @@ mod tests {
         assert_eq!((second.prompt_tokens(), second.output_tokens_max()), (3, 8));
         assert_eq!(second.arrival(), Time::from_secs(61));
 
-        let long = r#"{"timestamp": 0, "input_length": 1030, "output_length": 6, "hash_ids": [4, 5, 9]}"#;
+        let long =
+            r#"{"timestamp": 0, "input_length": 1030, "output_length": 6, "hash_ids": [4, 5, 9]}"#;
         let short = r#"{"t": 3000, "i": 1500, "o": 7, "h": [[4, 2], [7, 1]]}"#;
         let mooncake = mooncake(&format!("{long}\n{short}"), 9, 0).unwrap();
-        assert_eq!((&*mooncake[0].chain, &*mooncake[1].chain), (&[4, 5][..], &[4, 5][..]));
+        assert_eq!(
+            (&*mooncake[0].chain, &*mooncake[1].chain),
+            (&[4, 5][..], &[4, 5][..])
+        );
         let prompts = [0, 1].map(|n: usize| mooncake[n].request.prompt());
         assert_eq!(prompts[0][..1_024], prompts[1][..1_024]);
         assert_ne!(prompts[0][1_024..], prompts[1][1_024..1_030]);

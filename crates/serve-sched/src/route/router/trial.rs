@@ -191,7 +191,7 @@ mod tests {
         let (mean, accused) = requests(10_000, slow(0.5));
         assert!(accused == 200 && mean < 30.0, "{mean}");
         let (_, accused) = requests(2_000, slow(SLOW));
-        assert!(accused <= 4, "{accused}");
+        assert!(accused <= 10, "{accused} of 200, where the law allows 40");
     }
 
     #[test]
