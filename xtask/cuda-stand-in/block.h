@@ -1,29 +1,7 @@
-// The threads of one block, as fibers on one thread of the host. Kernels call these; so does what checks their accesses.
+// The threads of one block, as fibers on one thread of the host. What kernels call of them is include/threads.h.
 #pragma once
 
 #include "driver.h"
-
-extern "C" {
-// Of the thread that runs.
-Dim3 emulated_thread();
-Dim3 emulated_block();
-Dim3 emulated_block_size();
-Dim3 emulated_grid_size();
-unsigned emulated_lane();
-
-// Waits for the block, for the warp.
-void emulated_sync_block();
-void emulated_sync_warp();
-// The lanes of this warp that have neither ended nor wait for the block.
-unsigned emulated_active();
-// The value that another lane of the warp brings to the same call.
-uint64_t emulated_exchange(uint64_t value, unsigned lane);
-// The lanes that bring a true value to the same call, and all that come to it.
-struct Votes {
-    unsigned yes, all;
-};
-Votes emulated_vote(bool value);
-}
 
 constexpr unsigned WARP = 32;
 constexpr size_t SHARED_BYTES_MAX = 256 * 1024;
@@ -52,6 +30,3 @@ struct Running {
     const char* stack;
 };
 extern Running running;
-
-// Of each block in turn.
-extern "C" char emulated_shared[SHARED_BYTES_MAX];

@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "include/threads.h"
+
 // The driver's CUresult.
 enum Status {
     OK = 0,
@@ -16,11 +18,6 @@ enum Status {
     CAPTURE_INVALIDATED = 901,
     CAPTURE_ISOLATION = 905,
     NOT_SUPPORTED = 801,
-};
-
-struct Dim3 {
-    unsigned x, y, z;
-    unsigned count() const { return x * y * z; }
 };
 
 // The shape of a launch.

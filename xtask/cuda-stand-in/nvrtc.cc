@@ -64,7 +64,7 @@ bool is_refused(const Program& program) {
 int compile(Program& program) {
     if (is_refused(program)) return program.log = "error: a refusal made on purpose", COMPILATION;
     const std::string text = translate(program.source);
-    const size_t key = std::hash<std::string>()(COMPILE + text + read(INCLUDE_DIR "/emulated.h"));
+    const size_t key = std::hash<std::string>()(COMPILE + text + read(INCLUDE_DIR "/emulated.h") + read(INCLUDE_DIR "/threads.h"));
     char name[32];
     snprintf(name, sizeof name, "/%016zx", key);
     const std::string stem = variable("CUDA_STAND_IN_KERNELS", ".") + name;

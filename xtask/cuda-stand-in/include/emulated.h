@@ -1,4 +1,4 @@
-// CUDA C++ for g++: what the kernels use of CUDA's headers, on top of the fibers of block.h.
+// CUDA C++ for g++: what the kernels use of CUDA's headers, on top of the fibers that threads.h names.
 #pragma once
 
 #include <algorithm>
@@ -8,25 +8,7 @@
 #include <cstring>
 #include <utility>
 
-struct Dim3 {
-    unsigned x, y, z;
-};
-struct Votes {
-    unsigned yes, all;
-};
-extern "C" {
-extern char emulated_shared[];
-Dim3 emulated_thread();
-Dim3 emulated_block();
-Dim3 emulated_block_size();
-Dim3 emulated_grid_size();
-unsigned emulated_lane();
-void emulated_sync_block();
-void emulated_sync_warp();
-unsigned emulated_active();
-uint64_t emulated_exchange(uint64_t value, unsigned lane);
-Votes emulated_vote(bool value);
-}
+#include "threads.h"
 
 #define __device__
 #define __host__
