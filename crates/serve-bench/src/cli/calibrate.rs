@@ -6,7 +6,9 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use crate::analysis::table::Table;
-use crate::experiments::calibrate::{Fit, Observation, Range, Verdict, observe, settings_file};
+use crate::experiments::calibrate::{
+    Fit, Observation, Range, Term, Verdict, observe, settings_file,
+};
 use crate::experiments::series::{PointError, Series};
 use crate::experiments::servers::{Effective, ServerSettings};
 use crate::experiments::simulate::{self, ServerModel, Simulation};
@@ -101,6 +103,11 @@ async fn calibrate(options: &Calibrate) -> CommandResult {
     let range = options.range(effective.as_ref(), context_max)?;
     let observations = observe_all(&mut series, &range, options.times).await?;
     let fit = Fit::of(&observations, &range.batches)?;
+    for term in &fit.undetermined {
+        let observed = observations.len();
+        let line = format!("UNKNOWN    {observed} observations do not determine {term}");
+        series.live().line(&line);
+    }
     let say = |text: String| -> io::Result<()> {
         if !options.json {
             out!("{text}");
@@ -132,6 +139,7 @@ async fn calibrate(options: &Calibrate) -> CommandResult {
     let all = json!({
         "observations": observations,
         "edge_us": fit.edge.as_nanos() as f64 / 1e3,
+        "undetermined": fit.undetermined,
         "error_median": fit.error_median,
         "error_max": fit.error_max,
         "check": verdict,
@@ -223,11 +231,24 @@ fn numbers(fit: &Fit, verdict: &Verdict) -> Vec<(String, f64, &'static str)> {
     let steps = fit.decode.iter();
     let steps = steps.map(|(batch, time)| (format!("decode step, batch {batch}"), us(*time), "us"));
     let others = [
-        ("prefill", us(fit.prefill_per_token), "us/token"),
-        ("context", us(fit.context_per_token), "us/position"),
-        ("edge", us(fit.edge), "us"),
+        (
+            Term::Prefill,
+            "prefill",
+            us(fit.prefill_per_token),
+            "us/token",
+        ),
+        (
+            Term::Context,
+            "context",
+            us(fit.context_per_token),
+            "us/position",
+        ),
+        (Term::Edge, "edge", us(fit.edge), "us"),
     ];
-    let others = others.map(|(name, value, unit)| (name.to_owned(), value, unit));
+    let others = others
+        .into_iter()
+        .filter(|(term, ..)| !fit.undetermined.contains(term))
+        .map(|(_, name, value, unit)| (name.to_owned(), value, unit));
     let errors = verdict.lines.iter();
     let errors = errors.map(|line| {
         (
@@ -272,6 +293,11 @@ fn table(fit: &Fit, times: Times) -> Table {
         us(fit.context_per_token),
         us(fit.edge),
     ));
+    for term in &fit.undetermined {
+        table.note(format!(
+            "not determined by what was observed: {term}; measure more with --rounds, or where the client is not held up"
+        ));
+    }
     table.note(format!(
         "relative error of the fit: median {:.1}%, largest {:.1}%",
         fit.error_median * 100.0,

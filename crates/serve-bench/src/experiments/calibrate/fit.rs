@@ -9,6 +9,11 @@
 //! a millisecond is as important as one of a hundred. Outliers, such as steps in which the machine did
 //! something else, get less weight in a few rounds (Huber's weights, *Robust Estimation of a Location
 //! Parameter*, 1964).
+//!
+//! What the observations cannot tell from the rest is left out and named: a batch size that was never seen is no point of
+//! the table, and a term that goes with another one is within that.
+
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use serve_core::Span;
@@ -35,7 +40,7 @@ pub(crate) struct Observation {
 /// Times that explain the observations best.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Fit {
-    /// `(batch size, step time)`.
+    /// `(batch size, step time)`, of the batch sizes that were observed.
     pub decode: Vec<(u32, Span)>,
     /// What a prompt token adds to a step.
     pub prefill_per_token: Span,
@@ -43,60 +48,86 @@ pub(crate) struct Fit {
     pub context_per_token: Span,
     /// What the way through the edge adds to an answer. It is no part of the cost model.
     pub edge: Span,
+    /// What the observations do not determine: a term, which is zero here, or a batch size.
+    pub undetermined: Vec<Term>,
     /// Of the relative errors, the one that half are below.
     pub error_median: f64,
     /// Of the relative errors, the largest.
     pub error_max: f64,
 }
 
-/// Observations that determine nothing.
-#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-pub(crate) enum FitError {
-    /// Too few, or all alike.
-    #[error(
-        "{observations} observations do not determine step times for {batches} batch sizes; measure more of them"
-    )]
-    Undetermined {
-        /// How many there are.
-        observations: usize,
-        /// How many points were asked for.
-        batches: usize,
-    },
-    /// The times make no cost model.
-    #[error(transparent)]
-    Model(#[from] InvalidCostModel),
+/// A coefficient of the model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Term {
+    /// The step time of so many sequences.
+    Decode(u32),
+    /// What a prompt token adds.
+    Prefill,
+    /// What a position of context adds.
+    Context,
+    /// What the way through the edge adds.
+    Edge,
 }
 
+impl fmt::Display for Term {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Decode(batch) => write!(f, "the step time of {batch} sequences"),
+            Self::Prefill => f.write_str("the time of a prompt token"),
+            Self::Context => f.write_str("the time of a position of context"),
+            Self::Edge => f.write_str("the time of the edge"),
+        }
+    }
+}
+
+/// Observations that determine nothing.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[error(
+    "none of {0} observations shows a step time; look whether requests were answered, and measure more of them"
+)]
+pub(crate) struct NoStepTime(usize);
+
 impl Fit {
-    /// Step times for `batches`, increasing. O(observations x batches^2).
+    /// Step times for `batches`, increasing. O(observations x batches^3) at most.
     ///
     /// # Errors
     ///
-    /// [`FitError::Undetermined`] when the observations are too few or too alike.
-    pub(crate) fn of(observations: &[Observation], batches: &[u32]) -> Result<Self, FitError> {
-        let undetermined = FitError::Undetermined {
-            observations: observations.len(),
-            batches: batches.len(),
-        };
+    /// [`NoStepTime`] when not one of them was observed.
+    pub(crate) fn of(observations: &[Observation], batches: &[u32]) -> Result<Self, NoStepTime> {
         let usable = observations.iter().filter(|it| it.seconds > 0.0);
-        let rows = usable.map(|it| row(it, batches)).collect::<Vec<_>>();
-        if batches.is_empty() || rows.len() < batches.len() {
-            return Err(undetermined);
-        }
-        let solution = robust(&rows, batches.len() + OTHERS).ok_or(undetermined)?;
+        let usable = usable.copied().collect::<Vec<_>>();
+        let (mut sizes, mut undetermined) = (batches.to_vec(), Vec::new());
+        let (rows, solution, missing) = loop {
+            if sizes.is_empty() || usable.is_empty() {
+                return Err(NoStepTime(observations.len()));
+            }
+            let rows = usable.iter().map(|it| row(it, &sizes));
+            let rows = rows.collect::<Vec<_>>();
+            let (solution, missing) = robust(&rows, sizes.len() + OTHERS);
+            // Without one of its points the table runs straight there, and the others are fitted to that.
+            match missing.iter().find(|&&column| column < sizes.len()) {
+                Some(&column) => undetermined.push(Term::Decode(sizes.remove(column))),
+                None => break (rows, solution, missing),
+            }
+        };
+        let others = [Term::Prefill, Term::Context, Term::Edge];
+        undetermined.extend(missing.iter().map(|column| others[column - sizes.len()]));
+        undetermined.sort_unstable();
         let mut errors = rows
             .iter()
             .map(|row| residual(row, &solution).abs())
             .collect::<Vec<_>>();
         errors.sort_by(f64::total_cmp);
-        let (decode, others) = solution.split_at(batches.len());
+        let (decode, others) = solution.split_at(sizes.len());
         let span = |secs: f64| Span::from_secs_f64(secs.max(0.0));
         let times = not_decreasing(decode).into_iter().map(span);
         Ok(Self {
-            decode: batches.iter().copied().zip(times).collect(),
+            decode: sizes.iter().copied().zip(times).collect(),
             prefill_per_token: span(others[0]),
             context_per_token: span(others[1]),
             edge: span(others[2]),
+            undetermined,
             error_median: errors[errors.len() / 2],
             error_max: errors[errors.len() - 1],
         })
@@ -155,16 +186,23 @@ fn residual(row: &[f64], solution: &[f64]) -> f64 {
 }
 
 /// Least squares with Huber's weights and no negative answer: the coefficient beside the table that
-/// comes out most negative is taken for zero and the others are fitted again.
-fn robust(rows: &[Vec<f64>], columns: usize) -> Option<Vec<f64>> {
-    // A column that no observation has is not looked for.
+/// comes out most negative is taken for zero and the others are fitted again. Gives back the columns that
+/// no row has, or that the columns before them explain, as well; they are zero.
+fn robust(rows: &[Vec<f64>], columns: usize) -> (Vec<f64>, Vec<usize>) {
     let observed = |column: &usize| rows.iter().any(|row| row[*column] > 0.0);
-    let mut active = (0..columns).filter(observed).collect::<Vec<_>>();
+    let (mut active, mut missing) = (0..columns).partition::<Vec<_>, _>(observed);
     let mut weights = vec![1.0; rows.len()];
-    let mut solution = None;
+    let mut solution = vec![0.0; columns];
     for _ in 0..ROUNDS {
         let found = loop {
-            let found = least_squares(rows, &weights, &active, columns)?;
+            let found = match least_squares(rows, &weights, &active, columns) {
+                Ok(found) => found,
+                Err(explained) => {
+                    active.retain(|column| *column != explained);
+                    missing.push(explained);
+                    continue;
+                }
+            };
             // What a coefficient adds to a typical time, so that seconds and microseconds compare.
             let adds = |column: usize| {
                 found[column] * rows.iter().map(|row| row[column]).sum::<f64>() / rows.len() as f64
@@ -182,19 +220,19 @@ fn robust(rows: &[Vec<f64>], columns: usize) -> Option<Vec<f64>> {
         for (weight, row) in weights.iter_mut().zip(rows) {
             *weight = (HUBER / residual(row, &found).abs().max(HUBER)).min(1.0);
         }
-        solution = Some(found);
+        solution = found;
     }
-    solution
+    (solution, missing)
 }
 
-/// The normal equations, by Cholesky's decomposition on columns scaled to one. `None` when they have
-/// no single solution.
+/// The normal equations, by Cholesky's decomposition on columns scaled to one. Where they have no single
+/// solution, the first column that those before it explain.
 fn least_squares(
     rows: &[Vec<f64>],
     weights: &[f64],
     active: &[usize],
     columns: usize,
-) -> Option<Vec<f64>> {
+) -> Result<Vec<f64>, usize> {
     let sum = |a: usize, b: usize| {
         let products = rows
             .iter()
@@ -214,7 +252,7 @@ fn least_squares(
             let value = sum(active[i], active[j]) / (scale[i] * scale[j]) - inner;
             // What is left of a column that the ones before it explain is rounding.
             if i == j && value < 1e-10 {
-                return None;
+                return Err(active[i]);
             }
             lower[i][j] = if i == j {
                 value.sqrt()
@@ -243,7 +281,7 @@ fn least_squares(
     for (at, &column) in active.iter().enumerate() {
         solution[column] = x[at] / scale[at];
     }
-    Some(solution)
+    Ok(solution)
 }
 
 /// The closest sequence that does not decrease: neighbours in the wrong order become their mean (pool
@@ -365,15 +403,70 @@ mod tests {
         assert!(fit.cost_model().is_ok(), "{fit:?}");
     }
 
+    /// Whether the fit says of every observation what was observed.
+    fn assert_explains(fit: &Fit, observations: &[Observation]) {
+        let cost = fit.cost_model().unwrap();
+        for it in observations {
+            let load = StepLoad {
+                segments: it.batch as u32,
+                prefill_tokens: it.prefill_tokens as u64,
+                context_tokens: it.context_tokens as u64,
+            };
+            let found = cost.step(&load).as_secs_f64() + it.answers * fit.edge.as_secs_f64();
+            assert!(
+                (found / it.seconds - 1.0).abs() < 1e-3,
+                "{found} is not {it:?}: {fit:?}"
+            );
+        }
+    }
+
     #[test]
-    fn too_little_is_said_to_be_too_little() {
+    fn whatever_was_not_observed_is_named_and_the_rest_is_fitted() {
+        type Kept = fn(&Observation) -> bool;
+        let cases: [(Kept, &[Term]); 7] = [
+            (|_| true, &[]),
+            (|it| it.batch < 16.0, &[Term::Decode(16)]),
+            (|it| it.batch != 4.0, &[Term::Decode(4)]),
+            (
+                |it| it.batch > 1.0 && it.batch < 16.0,
+                &[Term::Decode(1), Term::Decode(16)],
+            ),
+            (|it| it.answers < 0.5, &[Term::Prefill, Term::Edge]),
+            // One length of prompt: its tokens and the edge are one thing.
+            (|it| it.prefill_tokens < 200.0, &[Term::Edge]),
+            // One context: it is within the step time.
+            (
+                |it| it.answers < 0.5 && it.context_tokens == 300.0 * it.batch,
+                &[Term::Prefill, Term::Context, Term::Edge],
+            ),
+        ];
+        for (kept, undetermined) in cases {
+            let mut observations = observed(0.0, 0.0);
+            observations.retain(kept);
+            let fit = Fit::of(&observations, &BATCHES).unwrap();
+            assert_eq!(fit.undetermined, undetermined);
+            assert_explains(&fit, &observations);
+        }
+    }
+
+    #[test]
+    fn one_observation_is_one_step_time() {
         let alike = vec![observed(0.0, 0.0)[0]; 9];
-        let one_batch = Fit::of(&alike, &[1, 4]);
-        assert!(
-            matches!(one_batch, Err(FitError::Undetermined { .. })),
-            "{one_batch:?}"
-        );
+        let fit = Fit::of(&alike, &[1, 4]).unwrap();
+        assert_eq!(fit.undetermined[0], Term::Decode(4));
+        assert_explains(&fit, &alike);
+    }
+
+    #[test]
+    fn no_step_time_is_an_error() {
         assert!(Fit::of(&[], &BATCHES).is_err());
+        assert!(Fit::of(&observed(0.0, 0.0), &[]).is_err());
+        let timeless = Observation {
+            seconds: 0.0,
+            ..observed(0.0, 0.0)[0]
+        };
+        let error = Fit::of(&[timeless], &BATCHES).unwrap_err();
+        assert!(error.to_string().contains("none of 1 observations"));
     }
 
     #[test]

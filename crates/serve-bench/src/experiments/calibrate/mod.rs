@@ -7,7 +7,7 @@ pub(crate) mod observe;
 pub(crate) mod plan;
 mod verdict;
 
-pub(crate) use fit::{Fit, Observation};
+pub(crate) use fit::{Fit, Observation, Term};
 pub(crate) use plan::Range;
 pub(crate) use verdict::Verdict;
 

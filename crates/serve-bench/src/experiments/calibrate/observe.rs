@@ -100,17 +100,18 @@ fn span(row: &Record) -> Option<(u64, u64)> {
     Some((row.first_token_ns()?, row.chunks.last()?.at_ns))
 }
 
-/// When each token was there. Tokens that came together are spread evenly since the piece before, as
-/// a reader would have them.
+/// When each token was there. Tokens that came together, in one piece or in pieces of one read, are spread
+/// evenly since the read before, as a reader would have them.
 fn token_times(row: &Record) -> Vec<u64> {
     let mut times = Vec::new();
     let mut before = None;
-    for chunk in &row.chunks {
-        let tokens = u64::from(chunk.tokens.unwrap_or(1).max(1));
-        let from = before.unwrap_or(chunk.at_ns);
-        let step = (chunk.at_ns - from) / tokens;
-        times.extend((1..=tokens).map(|token| chunk.at_ns - (tokens - token) * step));
-        before = Some(chunk.at_ns);
+    for read in row.chunks.chunk_by(|a, b| a.at_ns == b.at_ns) {
+        let at_ns = read[0].at_ns;
+        let tokens = read.iter().map(|chunk| chunk.tokens.unwrap_or(1).max(1));
+        let tokens = tokens.map(u64::from).sum::<u64>();
+        let step = (at_ns - before.unwrap_or(at_ns)) / tokens;
+        times.extend((1..=tokens).map(|token| at_ns - (tokens - token) * step));
+        before = Some(at_ns);
     }
     times
 }
@@ -158,6 +159,22 @@ mod tests {
         }
         assert!((observations[0].context_tokens - 2.0 * 103.5).abs() < 1e-9);
         assert!(from_tokens(&rows, 3).is_empty());
+    }
+
+    #[test]
+    fn tokens_of_one_read_took_as_long_as_those_that_came_alone() {
+        for gaps in [
+            &[9, 9, 9, 9, 9, 9][..],
+            &[9, 18, 0, 18, 0, 9],
+            &[18, 0, 36, 0, 0, 0],
+        ] {
+            let rows = [row(10, gaps)];
+            let observed = from_tokens(&rows, 1);
+            assert!(
+                (observed[0].seconds - 0.009).abs() < 1e-9,
+                "{gaps:?}: {observed:?}"
+            );
+        }
     }
 
     #[test]
