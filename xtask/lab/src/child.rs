@@ -1,13 +1,15 @@
-//! A server as a child process: started on a free port, asked to end with SIGTERM, killed when dropped.
+//! A server of any kind of command as a child process: its lines are read, its address among them, and it is asked to
+//! end with SIGTERM.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use serve_bench::experiments::servers::{Child, Signal, address_in};
 use thiserror::Error;
 
 /// How long the server may take to drain after the signal.
@@ -66,12 +68,13 @@ impl Server {
         command.args(["--port", "0"]);
         command.stdout(Stdio::piped()).stderr(stderr);
         let program = Path::new(command.get_program()).to_owned();
-        let mut child = command.spawn().map_err(process_error(&program))?;
+        let mut child = Child::start(command).map_err(process_error(&program))?;
         let (sender, lines) = mpsc::channel();
-        if let Some(stdout) = child.stdout.take() {
+        let (stdout, stderr) = child.output();
+        if let Some(stdout) = stdout {
             relay(stdout, sender.clone(), shown);
         }
-        if let Some(stderr) = child.stderr.take() {
+        if let Some(stderr) = stderr {
             relay(stderr, sender, shown);
         }
         let lines = Mutex::new(lines);
@@ -81,7 +84,7 @@ impl Server {
     /// The base address that the server prints when it is up.
     pub(crate) fn address(&self, patience: Duration) -> Result<String, ServerError> {
         self.printed("address", patience, |line| {
-            find_address(line).map(str::to_owned)
+            address_in(line).map(str::to_owned)
         })
     }
 
@@ -113,39 +116,25 @@ impl Server {
 
     /// The number of its process.
     pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+        self.child.pid()
+    }
+
+    /// Sends it a signal.
+    pub(crate) fn signal(&self, signal: Signal) {
+        self.child.signal(signal);
     }
 
     /// Asks the server to end and waits for it.
     pub(crate) fn stop(mut self) -> Result<ExitStatus, ServerError> {
-        let pid = self.child.id().to_string();
-        // The standard library can only kill; the shell's `kill` asks.
-        let kill = Command::new("sh")
-            .args(["-c", "kill -TERM \"$0\"", &pid])
-            .status();
-        kill.map_err(process_error(Path::new("kill")))?;
+        self.signal(Signal::TERM);
         self.wait()
     }
 
     /// Waits for its end.
     pub(crate) fn wait(&mut self) -> Result<ExitStatus, ServerError> {
-        let start = Instant::now();
-        while start.elapsed() < DRAIN {
-            let status = self.child.try_wait();
-            if let Some(status) = status.map_err(process_error(Path::new("wait")))? {
-                return Ok(status);
-            }
-            thread::sleep(Duration::from_millis(20));
-        }
-        Err(ServerError::NoEnd)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // Both fail only when the child has ended, which is what is wanted.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let ended = self.child.wait(DRAIN);
+        let ended = ended.map_err(process_error(Path::new("wait")))?;
+        ended.ok_or(ServerError::NoEnd)
     }
 }
 
@@ -167,37 +156,9 @@ fn relay<R: Read + Send + 'static>(stream: R, lines: mpsc::Sender<String>, shown
     });
 }
 
-/// `http://HOST:PORT` in a line of text.
-fn find_address(line: &str) -> Option<&str> {
-    let start = line.find("http://")?;
-    let host = &line[start + "http://".len()..];
-    let end = host.find(|c: char| !c.is_ascii_alphanumeric() && !".:[]-".contains(c));
-    let host = host[..end.unwrap_or(host.len())].trim_end_matches(['.', ':']);
-    let (_, port) = host.rsplit_once(':')?;
-    port.parse::<u16>().ok()?;
-    Some(&line[start..start + "http://".len() + host.len()])
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_address_is_found_in_prose_and_in_a_command() {
-        let found = |line| find_address(line);
-        let address = Some("http://127.0.0.1:4312");
-        assert_eq!(found("listening on http://127.0.0.1:4312"), address);
-        assert_eq!(
-            found("try: curl http://127.0.0.1:4312/v1/models -s"),
-            address
-        );
-        assert_eq!(found("ready at http://127.0.0.1:4312."), address);
-        assert_eq!(found("at http://[::1]:80/v1"), Some("http://[::1]:80"));
-        assert_eq!(
-            found("see https://example.org and http://example.org/x"),
-            None
-        );
-    }
 
     #[test]
     fn a_server_that_says_nothing_and_ends_is_an_error_at_once() {

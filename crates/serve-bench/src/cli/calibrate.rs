@@ -10,7 +10,7 @@ use crate::experiments::calibrate::{
     Fit, Observation, Range, Term, Verdict, observe, settings_file,
 };
 use crate::experiments::series::{PointError, Series};
-use crate::experiments::servers::{Effective, ServerSettings};
+use crate::experiments::servers::{Effective, ServerSettings, ours};
 use crate::experiments::simulate::{self, ServerModel, Simulation};
 use crate::figure::Figure;
 use crate::workload::Workload;
@@ -95,8 +95,7 @@ pub(crate) async fn run(options: &Calibrate) -> CommandResult {
 
 async fn calibrate(options: &Calibrate) -> CommandResult {
     let nothing = ServerSettings::default();
-    // What is found in a cache would be taken for a fast step.
-    let uncached = ServerSettings::default().with("prefix_cache", "false");
+    let uncached = ServerSettings::default().with(ours::UNCACHED.0, ours::UNCACHED.1);
     let mut series = options.lab.series(&uncached, Path::new(""))?;
     let effective = series.effective(&nothing).await?;
     let context_max = series.context_max(&nothing).await?;
@@ -163,7 +162,7 @@ impl Calibrate {
         context_max: Option<u32>,
     ) -> Result<Range, String> {
         let number = |name: &str| effective?.get(name)?.parse::<u32>().ok();
-        let batches = match (self.batches.is_empty(), number("max_batch")) {
+        let batches = match (self.batches.is_empty(), number(ours::MAX_BATCH)) {
             (false, _) => self.batches.clone(),
             (true, Some(max)) => {
                 let mut powers = (0..31)
@@ -187,7 +186,7 @@ impl Calibrate {
         Ok(Range {
             batches,
             context_max: context_max.map_or(self.context, |own| own.min(self.context)),
-            step_tokens: number("step_tokens").unwrap_or(512),
+            step_tokens: number(ours::STEP_TOKENS).unwrap_or(512),
             vocabulary: Vocabulary {
                 min: self.id_min,
                 max: self.id_max,
@@ -330,7 +329,7 @@ async fn check(
     let own = effective.map(ServerSettings::of).unwrap_or_default();
     let max_batch = range.batches.last().copied().unwrap_or(1);
     let fitted = ServerSettings::from_toml(&settings_file(fit, max_batch, ""))?;
-    let fitted = own.and(&fitted).with("mock_speed", "1");
+    let fitted = own.and(&fitted).with(ours::AS_TOLD.0, ours::AS_TOLD.1);
     let model = ServerModel::of_server(&fitted)?;
     let workload = Workload::new(spec, Path::new(""))?;
     let how = Simulation {

@@ -6,6 +6,8 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use serve_bench::experiments::servers::Signal;
+
 use super::target::{Serve, Target, answered};
 use super::{Attack, Figures, figures, promise};
 
@@ -131,10 +133,10 @@ fn two_signals(serve: &Serve) -> Result<Figures, String> {
     let held = target
         .sent(COMPLETION, long)
         .map_err(|error| error.to_string())?;
-    target.signal("TERM")?;
+    target.signal(Signal::TERM);
     // Two that come together are one.
     thread::sleep(Duration::from_millis(300));
-    target.signal("TERM")?;
+    target.signal(Signal::TERM);
     let start = Instant::now();
     let status = target.ended()?;
     let took = start.elapsed();
@@ -162,7 +164,7 @@ fn reloads(serve: &Serve) -> Result<Figures, String> {
             } else {
                 "tenant_requests_per_s = \"x\"\n"
             })?;
-            target.signal("HUP")?;
+            target.signal(Signal::HUP);
             thread::sleep(Duration::from_millis(10));
         }
         asking.join().unwrap_or_else(|_| Err("panicked".to_owned()))

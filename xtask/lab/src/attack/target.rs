@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use serve_bench::experiments::servers::Signal;
+
 use crate::child::Server;
 use crate::metrics;
 use crate::process::{cpu_time, peak_resident_mib};
@@ -159,14 +161,8 @@ impl Target {
     }
 
     /// Sends it a signal.
-    pub(super) fn signal(&self, name: &str) -> Result<(), String> {
-        let kill = ["-c", &format!("kill -{name} {}", self.pid())];
-        let killed = Command::new("sh").args(kill).status();
-        let killed = killed.map_err(|error| error.to_string())?;
-        killed
-            .success()
-            .then_some(())
-            .ok_or_else(|| format!("no signal {name}"))
+    pub(super) fn signal(&self, signal: Signal) {
+        self.server.signal(signal);
     }
 
     /// Asks it to end, and how it does.

@@ -4,10 +4,10 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::thread;
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use serve_bench::experiments::servers::Child;
 use thiserror::Error;
 
 /// What a folder of programs holds, this one among them.
@@ -164,11 +164,12 @@ fn run_to_end(
     let out = File::create(&printed).map_err(log_error)?;
     let begin = Instant::now();
     command.stdin(Stdio::null()).stdout(out).stderr(file);
-    let child = command.spawn().map_err(|source| ProgramError::Start {
+    let child = Child::start(command).map_err(|source| ProgramError::Start {
         program: program.clone(),
         source,
-    })?;
-    let status = wait(child, patience).map_err(log_error)?;
+    });
+    // One that has not ended is killed before what it printed is read.
+    let status = child?.wait(patience).map_err(log_error)?;
     let text = std::fs::read(&printed).map_err(log_error)?;
     let text = String::from_utf8_lossy(&text).into_owned();
     append(log)
@@ -199,22 +200,6 @@ fn run_to_end(
 
 fn append(path: &Path) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).open(path)
-}
-
-/// `None` when the child had to be killed.
-fn wait(mut child: Child, patience: Duration) -> io::Result<Option<ExitStatus>> {
-    let begin = Instant::now();
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(Some(status));
-        }
-        if begin.elapsed() >= patience {
-            child.kill()?;
-            child.wait()?;
-            return Ok(None);
-        }
-        thread::sleep(Duration::from_millis(20));
-    }
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 use super::ServerSettings;
-use super::settings::KEYS;
+use super::ours::{FILE, KEYS};
 use crate::hex::hex;
 
 /// The key of a tenant.
@@ -41,7 +41,7 @@ pub(super) fn in_file(settings: &ServerSettings, log: &Path) -> io::Result<Serve
     let Some(names) = tenants(settings) else {
         return Ok(settings.clone());
     };
-    if settings.get("config").is_some() {
+    if settings.get(FILE).is_some() {
         return Err(io::Error::other(
             "keys are written to a settings file of their own; list them in that of config instead",
         ));
@@ -57,7 +57,7 @@ pub(super) fn in_file(settings: &ServerSettings, log: &Path) -> io::Result<Serve
     let others = others.fold(ServerSettings::default(), |all, (name, value)| {
         all.with(name, value)
     });
-    Ok(others.with("config", path.display().to_string()))
+    Ok(others.with(FILE, path.display().to_string()))
 }
 
 #[cfg(test)]

@@ -4,22 +4,23 @@
 //! What a server says of itself at `GET /v1/config` is read back and compared with what was asked. A
 //! server that has no such path can be driven, and proves nothing.
 
+mod child;
 mod keys;
+pub(crate) mod ours;
 mod settings;
 
+pub use child::{Child, Signal, address_in};
 pub use keys::key_of;
 pub(crate) use keys::{any_key, key_in};
 pub use settings::{Difference, Effective, NoSetting, NotAsAsked, NotOneApart, ServerSettings};
 
 use std::fs::{self, File};
 use std::io;
-use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use reqwest::{Client, StatusCode};
-use rustix::process::{Pid, Signal, kill_process};
 use thiserror::Error;
 use tokio::time::sleep;
 
@@ -96,7 +97,7 @@ impl Program {
             let beside = beside.and_then(|own| Some(own.parent()?.to_owned()));
             let on_path = std::env::var_os("PATH").unwrap_or_default();
             let folders = beside.into_iter().chain(std::env::split_paths(&on_path));
-            let candidates = folders.map(|folder| folder.join("serve"));
+            let candidates = folders.map(|folder| folder.join(ours::PROGRAM));
             candidates.into_iter().find(|candidate| candidate.is_file())
         });
         let path = found.ok_or(ServerError::NoProgram)?;
@@ -127,11 +128,9 @@ impl Server {
         settings: &ServerSettings,
         log: &Path,
     ) -> Result<Self, ServerError> {
-        let port = free_port().map_err(|cause| start_error(&program.path, cause))?;
-        let mut process = Process::spawn(program, settings, port, log)?;
+        let mut process = Process::spawn(program, settings, log)?;
         let began = Instant::now();
-        let url = format!("http://127.0.0.1:{port}");
-        process.ready(&url, program, settings).await?;
+        let url = process.ready(program, settings).await?;
         let mut server = Self {
             url,
             settings: settings.clone(),
@@ -183,7 +182,7 @@ impl Server {
     /// The process of a server that was started here.
     pub fn pid(&self) -> Option<u32> {
         let process = self.process.as_ref();
-        process.map(|process| process.child.id())
+        process.map(|process| process.child.pid())
     }
 
     /// An error with the server's last words if it has ended by itself.
@@ -204,22 +203,18 @@ impl Server {
         let Some(process) = &mut self.process else {
             return;
         };
-        process.terminate();
+        process.child.signal(Signal::TERM);
         let deadline = Instant::now() + patience;
-        while process
-            .child
-            .try_wait()
-            .is_ok_and(|status| status.is_none())
-        {
+        while process.child.ended().is_ok_and(|status| status.is_none()) {
             if Instant::now() >= deadline {
                 return; // dropping ends it
             }
-            sleep(Duration::from_millis(20)).await;
+            sleep(child::LOOK).await;
         }
     }
 
     async fn read_config(&self) -> Result<Effective, ServerError> {
-        let url = format!("{}/v1/config", self.url);
+        let url = format!("{}{}", self.url, ours::CONFIG);
         let answer = async {
             let asked = client()?.get(&url);
             let asked = match any_key(&self.settings) {
@@ -246,14 +241,6 @@ pub(crate) fn client() -> Result<Client, reqwest::Error> {
         .build()
 }
 
-/// A port that nobody listens on. Somebody else may take it before the server does; then the server
-/// says so.
-fn free_port() -> io::Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
-        .local_addr()?
-        .port())
-}
-
 fn start_error(path: &Path, cause: io::Error) -> ServerError {
     ServerError::Start {
         path: path.to_owned(),
@@ -261,7 +248,7 @@ fn start_error(path: &Path, cause: io::Error) -> ServerError {
     }
 }
 
-/// A child, ended when dropped.
+/// A child and its log, from which its address is read.
 #[derive(Debug)]
 struct Process {
     child: Child,
@@ -272,7 +259,6 @@ impl Process {
     fn spawn(
         program: &Program,
         settings: &ServerSettings,
-        port: u16,
         log: &Path,
     ) -> Result<Self, ServerError> {
         let logged = |cause| start_error(log, cause);
@@ -284,40 +270,39 @@ impl Process {
         let mut command = Command::new(&program.path);
         // Variables of the shell that measures must not reach the server unseen.
         let names = std::env::vars_os().map(|(name, _)| name);
-        for name in names.filter(|name| name.to_string_lossy().starts_with("SERVE_")) {
+        for name in names.filter(|name| name.to_string_lossy().starts_with(ours::VARIABLES)) {
             command.env_remove(name);
         }
-        // A line for each request would be measured with it.
-        let quiet = ServerSettings::default().with("log", "warn");
+        let quiet = ServerSettings::default().with(ours::QUIET.0, ours::QUIET.1);
         command
-            .args(quiet.and(&given).with("port", port.to_string()).flags())
+            .args(quiet.and(&given).with(ours::PORT.0, ours::PORT.1).flags())
             .stdin(Stdio::null())
             .stdout(file.try_clone().map_err(logged)?)
             .stderr(file);
-        let child = command
-            .spawn()
-            .map_err(|cause| start_error(&program.path, cause))?;
+        let child =
+            Child::start(&mut command).map_err(|cause| start_error(&program.path, cause))?;
         Ok(Self {
             child,
             log: log.to_owned(),
         })
     }
 
+    /// Its address, once it answers there that it is ready.
     async fn ready(
         &mut self,
-        url: &str,
         program: &Program,
         settings: &ServerSettings,
-    ) -> Result<(), ServerError> {
-        let url = format!("{url}/health/ready");
+    ) -> Result<String, ServerError> {
         let client =
             client().map_err(|error| start_error(&program.path, io::Error::other(error)))?;
         let deadline = Instant::now() + program.load_timeout;
         loop {
             self.alive(settings)?;
-            let answer = client.get(&url).send().await;
-            if answer.is_ok_and(|answer| answer.status() == StatusCode::OK) {
-                return Ok(());
+            if let Some(url) = self.address() {
+                let answer = client.get(format!("{url}{}", ours::READY)).send().await;
+                if answer.is_ok_and(|answer| answer.status() == StatusCode::OK) {
+                    return Ok(url);
+                }
             }
             if Instant::now() >= deadline {
                 return Err(ServerError::NotReady {
@@ -330,8 +315,17 @@ impl Process {
         }
     }
 
+    /// What it has printed of where it listens, in a line that is whole.
+    fn address(&self) -> Option<String> {
+        let text = fs::read_to_string(&self.log).ok()?;
+        let mut lines = text
+            .split_inclusive('\n')
+            .filter(|line| line.ends_with('\n'));
+        lines.find_map(address_in).map(str::to_owned)
+    }
+
     fn alive(&mut self, settings: &ServerSettings) -> Result<(), ServerError> {
-        match self.child.try_wait() {
+        match self.child.ended() {
             Ok(Some(status)) => Err(ServerError::Ended {
                 settings: settings.clone(),
                 status,
@@ -341,21 +335,6 @@ impl Process {
             Ok(None) => Ok(()),
             Err(cause) => Err(start_error(&self.log, cause)),
         }
-    }
-
-    fn terminate(&self) {
-        if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
-            // It may have ended by itself meanwhile.
-            let _ = kill_process(pid, Signal::TERM);
-        }
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // Both fail only for a child that has ended and was waited for.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

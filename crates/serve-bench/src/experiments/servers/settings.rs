@@ -10,8 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use thiserror::Error;
 
-/// The setting that names the tenants that get a key, separated by commas.
-pub(super) const KEYS: &str = "keys";
+use super::ours::{KEYS, NEVER_COUNTED, NEVER_SHOWN};
 
 /// Settings to start a server with: names as in its settings file (`max_batch`), values as text.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -165,11 +164,6 @@ impl fmt::Display for ServerSettings {
         Ok(())
     }
 }
-
-/// Settings that a server is given and does not show.
-const NEVER_SHOWN: [&str; 1] = ["config"];
-/// What differs between any two servers and decides nothing, and what a server tells beside its settings.
-const NEVER_COUNTED: [&str; 6] = ["build", "host", "log", "port", "running", "version"];
 
 /// A server that does not have what it was asked to have.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
