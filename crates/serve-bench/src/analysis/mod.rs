@@ -49,7 +49,7 @@ use crate::workload::slo::Slo;
 
 /// What may be asked beyond what the manifests say.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Options {
+pub struct AnalysisOptions {
     /// Judge goodput by these limits instead of those of the manifests.
     pub slo: Option<Slo>,
     /// What the hardware costs, in dollars an hour.
@@ -102,7 +102,7 @@ pub struct Analysis {
 
 impl Analysis {
     /// Puts runs of the same thing together. O(rows log rows), plus the resamples.
-    pub fn of(runs: &[Run], options: &Options) -> Self {
+    pub fn of(runs: &[Run], options: &AnalysisOptions) -> Self {
         let of_run = runs.iter().map(requests_of).collect::<Vec<_>>();
         let scheme = Scheme::new(of_run.iter().map(Vec::len).collect());
         let requests = of_run.concat();

@@ -8,7 +8,7 @@ use crate::analysis::bootstrap::Bootstrap;
 use crate::analysis::compare::comparable::odd_one_out;
 use crate::analysis::strata::Cuts;
 use crate::analysis::summary;
-use crate::analysis::{Analysis, Options};
+use crate::analysis::{Analysis, AnalysisOptions};
 use crate::store::folder::{FolderError, Run, RunFolder};
 use crate::store::record::{self, Outcome};
 use clap::Args;
@@ -57,8 +57,8 @@ pub(crate) struct AnalysisArgs {
 
 impl AnalysisArgs {
     /// As the library takes them.
-    pub(crate) fn options(&self) -> Options {
-        Options {
+    pub(crate) fn options(&self) -> AnalysisOptions {
+        AnalysisOptions {
             slo: self.slo.given(),
             price_per_hour: self.price_per_hour,
             cuts: Cuts {

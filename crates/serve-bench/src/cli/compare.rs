@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use crate::analysis::compare::comparable::Layer;
-use crate::analysis::compare::{self, Options, text};
+use crate::analysis::compare::{self, CompareOptions, text};
 use crate::store::folder::{FolderError, Run, RunFolder};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
@@ -47,7 +47,7 @@ fn confidence(text: &str) -> Result<f64, String> {
 pub(crate) fn run(options: &Compare) -> CommandResult {
     let allowed = Layer::ALL.into_iter();
     let allowed = allowed.filter(|layer| options.allow.iter().any(|it| it == layer.name()));
-    let how = Options {
+    let how = CompareOptions {
         slo: options.slo.given(),
         confidence: options.confidence,
         allowed: allowed.collect(),

@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
-use crate::experiments::matrix::{self, Effort, Outcome, Plan, Section};
+use crate::experiments::matrix::{self, Effort, Measured, Plan, Section};
 use crate::experiments::servers::ServerSettings;
 use clap::Args;
 
@@ -79,7 +79,7 @@ pub(crate) async fn run(options: &Matrix) -> CommandResult {
     Ok(exit_code(&outcome))
 }
 
-fn print(outcome: &Outcome, report: &Path) -> io::Result<()> {
+fn print(outcome: &Measured, report: &Path) -> io::Result<()> {
     out!("{}", matrix::headlines(outcome).text());
     for section in &outcome.sections {
         for table in matrix::tables(section) {
@@ -106,7 +106,7 @@ impl Matrix {
     }
 }
 
-fn exit_code(outcome: &Outcome) -> ExitCode {
+fn exit_code(outcome: &Measured) -> ExitCode {
     let any = |of: fn(&Section) -> bool| outcome.sections.iter().any(of);
     if outcome.stopped || !outcome.missing.is_empty() {
         ExitCode::from(INCOMPLETE)

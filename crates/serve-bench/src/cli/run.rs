@@ -7,7 +7,7 @@ use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::analysis::{Analysis, Options};
+use crate::analysis::{Analysis, AnalysisOptions};
 use crate::experiments::measure::{RunSettings, measure, measure_engine};
 use crate::experiments::progress::{Live, interrupted};
 use crate::experiments::simulate::ServerModel;
@@ -270,7 +270,7 @@ pub(crate) async fn run(options: Run) -> CommandResult {
 /// Prints the tables.
 fn report(run: &folder::Run, dir: Option<&Path>) -> CommandResult {
     let runs = std::slice::from_ref(run);
-    let analysis = Analysis::of(runs, &Options::default());
+    let analysis = Analysis::of(runs, &AnalysisOptions::default());
     print(runs, &analysis)?;
     if let Some(dir) = dir {
         out!(

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crate::analysis::bootstrap::Bootstrap;
 use crate::analysis::summary;
-use crate::analysis::{Analysis, Options};
+use crate::analysis::{Analysis, AnalysisOptions};
 use crate::experiments::simulate::{self, Simulation};
 use crate::store::folder::RunFolder;
 use clap::Args;
@@ -46,7 +46,7 @@ pub(crate) fn run(options: &Simulate) -> CommandResult {
     };
     let (run, simulated) = simulate::run(&workload, &server, &simulation)?;
     let took = began.elapsed();
-    let mut how = Options::default();
+    let mut how = AnalysisOptions::default();
     if workload.requests() > RESAMPLED_MAX {
         how.bootstrap = Bootstrap {
             resamples: 0,

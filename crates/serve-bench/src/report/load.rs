@@ -219,7 +219,7 @@ fn percent(part: u64, whole: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analysis::Options;
+    use crate::analysis::AnalysisOptions;
     use crate::analysis::testing::{answer, numbered, refused};
     use crate::store::folder::Run;
 
@@ -230,7 +230,7 @@ mod tests {
                 3 => refused(i * 100),
                 _ => answer(i * 100, &[i * 100 + ttft, i * 100 + ttft + 50], Some(6)),
             });
-            Analysis::of(&[Run::of_rows(numbered(rows))], &Options::default())
+            Analysis::of(&[Run::of_rows(numbered(rows))], &AnalysisOptions::default())
         };
         let (slow, fast) = (run(80), run(20));
         let point = |x, analysis| Point { x, analysis };
@@ -265,7 +265,7 @@ mod tests {
         let run = |ttft| {
             let rows =
                 (0..20).map(|i| answer(i * 100, &[i * 100 + ttft, i * 100 + ttft + 50], Some(6)));
-            Analysis::of(&[Run::of_rows(numbered(rows))], &Options::default())
+            Analysis::of(&[Run::of_rows(numbered(rows))], &AnalysisOptions::default())
         };
         let runs = [20, 30, 40, 60, 70, 80].map(run);
         let curve = |name: &str, of: &[usize]| Curve {

@@ -16,7 +16,7 @@ pub(crate) mod timeline;
 pub(crate) mod tree;
 pub(crate) mod waterfall;
 
-use crate::analysis::{Analysis, Options, requests_of};
+use crate::analysis::{Analysis, AnalysisOptions, requests_of};
 use crate::store::folder::Run;
 use crate::store::timeline::Sample;
 
@@ -39,7 +39,7 @@ impl Named {
         name: impl Into<String>,
         runs: Vec<Run>,
         timeline: Vec<Sample>,
-        options: &Options,
+        options: &AnalysisOptions,
     ) -> Self {
         Self {
             name: name.into(),

@@ -135,7 +135,8 @@ fn of_the_first(named: &Named) -> String {
 
 /// Whether the second is better than the first, where they can be compared.
 fn verdict(a: &Named, b: &Named) -> Option<Table> {
-    let comparison = compare::compare(&a.runs, &b.runs, &compare::Options::default()).ok()?;
+    let comparison =
+        compare::compare(&a.runs, &b.runs, &compare::CompareOptions::default()).ok()?;
     let mut table = compare::text::table(&comparison);
     table.title = format!(
         "B ({}) against A ({}): {}",

@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use super::html::{Report, ReportError, Section};
 use super::{Named, sections};
-use crate::analysis::Options;
+use crate::analysis::AnalysisOptions;
 use crate::analysis::compare::comparable::odd_one_out;
 use crate::analysis::summary::{self, Fact};
 use crate::store::folder::{FolderError, Run, RunFolder, folders_in};
@@ -38,7 +38,7 @@ struct Node {
 /// # Errors
 ///
 /// [`TreeError`] when a folder holds no run, or when a run cannot be read.
-pub(crate) fn report(folders: &[PathBuf], options: &Options) -> Result<Report, TreeError> {
+pub(crate) fn report(folders: &[PathBuf], options: &AnalysisOptions) -> Result<Report, TreeError> {
     let mut nodes = folders
         .iter()
         .map(|path| node(path, options))
@@ -74,7 +74,7 @@ pub(crate) fn report(folders: &[PathBuf], options: &Options) -> Result<Report, T
 }
 
 /// The folders named on a command line as one node. Single runs lie beside each other.
-fn gathered(nodes: Vec<Node>, options: &Options) -> Node {
+fn gathered(nodes: Vec<Node>, options: &AnalysisOptions) -> Node {
     let (single, below) = nodes
         .into_iter()
         .partition::<Vec<_>, _>(|node| node.below.is_empty() && node.groups.len() == 1);
@@ -148,12 +148,12 @@ fn labels(named: &[&Named]) -> Vec<Fact> {
 /// A label names so many of what it is true of.
 const NAMES_MAX: usize = 6;
 
-fn node(path: &Path, options: &Options) -> Result<Node, TreeError> {
+fn node(path: &Path, options: &AnalysisOptions) -> Result<Node, TreeError> {
     let found = find(path, options)?;
     found.ok_or_else(|| FolderError::NoRun(path.to_owned()).into())
 }
 
-fn find(path: &Path, options: &Options) -> Result<Option<Node>, TreeError> {
+fn find(path: &Path, options: &AnalysisOptions) -> Result<Option<Node>, TreeError> {
     let name = name(path);
     if RunFolder::at(path).holds_run() {
         let (run, timeline) = open(path)?;
@@ -227,7 +227,7 @@ impl Repeats {
 }
 
 /// Runs with their repeats. If all are repeats of each other, they have the name `of_all`.
-fn together(of_all: &str, runs: Vec<Repeats>, options: &Options) -> Vec<Named> {
+fn together(of_all: &str, runs: Vec<Repeats>, options: &AnalysisOptions) -> Vec<Named> {
     let several = runs.len() > 1;
     let mut found = Vec::<Repeats>::new();
     for more in runs {
@@ -289,7 +289,7 @@ mod tests {
     fn a_folder_without_a_run_is_named() {
         let path = std::env::temp_dir().join(format!("no-runs-{}", std::process::id()));
         std::fs::create_dir_all(path.join("inner")).unwrap();
-        let error = report(std::slice::from_ref(&path), &Options::default()).unwrap_err();
+        let error = report(std::slice::from_ref(&path), &AnalysisOptions::default()).unwrap_err();
         assert!(error.to_string().contains("holds no run"), "{error}");
         std::fs::remove_dir_all(path).unwrap();
     }
@@ -323,7 +323,7 @@ mod tests {
                 keep(&path, max_batch, rate, seed);
             }
         }
-        let node = node(&path, &Options::default()).unwrap();
+        let node = node(&path, &AnalysisOptions::default()).unwrap();
         let groups = node
             .groups
             .iter()
@@ -358,7 +358,7 @@ mod tests {
             keep(&path, 1, rate, 0);
         }
         let labels = || {
-            report(std::slice::from_ref(&path), &Options::default())
+            report(std::slice::from_ref(&path), &AnalysisOptions::default())
                 .unwrap()
                 .labels
         };

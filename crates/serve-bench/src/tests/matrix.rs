@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::experiments::matrix::{self, Effort, Outcome, Plan};
+use crate::experiments::matrix::{self, Effort, Measured, Plan};
 use crate::experiments::series::{Series, Servers};
 use crate::experiments::servers::{Program, ServerSettings};
 use tokio::sync::watch;
@@ -26,7 +26,7 @@ fn docs(name: &str) -> PathBuf {
 }
 
 /// The matrix as the command makes it, where every point is there and no server can be started.
-async fn again(folder: &str, sections: &[&str]) -> Outcome {
+async fn again(folder: &str, sections: &[&str]) -> Measured {
     let servers = Servers::Started {
         program: Program {
             path: "/nowhere/serve".into(),

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use crate::analysis::delivered::Delivered;
-use crate::analysis::{Analysis, Options};
+use crate::analysis::{Analysis, AnalysisOptions};
 use crate::experiments::series::{Series, Servers};
 use crate::experiments::servers::ServerSettings;
 use crate::experiments::simulate::{self, ServerModel, Simulation};
@@ -49,7 +49,7 @@ fn simulated(load: f64, repeat: u32) -> Measured {
     };
     let (run, _) = simulate::run(&workload, &model, &how).unwrap();
     let void = !Delivered::of_run(&run).void.is_empty();
-    let analysis = Analysis::of(&[run], &Options::default());
+    let analysis = Analysis::of(&[run], &AnalysisOptions::default());
     Measured {
         good: analysis.all().good,
         requests: analysis.all().requests.scheduled(),

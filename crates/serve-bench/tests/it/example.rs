@@ -9,7 +9,7 @@ use serve_bench::analysis::definitions::Metric;
 use serve_bench::analysis::histograms::Histograms;
 use serve_bench::analysis::summary;
 use serve_bench::analysis::table::Table;
-use serve_bench::analysis::{Analysis, Options};
+use serve_bench::analysis::{Analysis, AnalysisOptions};
 use serve_bench::store::folder::{Run, RunFolder, sha256};
 use serve_bench::store::manifest::{Manifest, Source};
 
@@ -123,7 +123,7 @@ fn a_reader_that_has_seen_enough_is_no_failure() {
 #[test]
 fn accounting_holds_in_every_run() {
     for run in ["batch-1", "batch-8"].into_iter().flat_map(runs) {
-        let analysis = Analysis::of(std::slice::from_ref(&run), &Options::default());
+        let analysis = Analysis::of(std::slice::from_ref(&run), &AnalysisOptions::default());
         let all = analysis.all();
         for counts in [all.requests, all.attempts] {
             assert_eq!(counts.scheduled(), counts.sent() + counts.not_sent);
@@ -167,7 +167,7 @@ fn a_report_holds_every_number_of_the_tables_and_nothing_foreign() {
         .remove(0);
     printed(&["report"], &[one.path()]);
     let html = fs::read_to_string(one.report()).unwrap();
-    let analysis = Analysis::of(&[one.open().unwrap()], &Options::default());
+    let analysis = Analysis::of(&[one.open().unwrap()], &AnalysisOptions::default());
     holds(&html, &summary::times(&analysis));
     holds(&html, &summary::parts(&analysis).unwrap());
     for title in [
@@ -180,7 +180,7 @@ fn a_report_holds_every_number_of_the_tables_and_nothing_foreign() {
     printed(&["report"], &[&copy.0]);
     let html = fs::read_to_string(copy.0.join("report.html")).unwrap();
     let sides = ["batch-1", "batch-8"];
-    let analyses = sides.map(|side| Analysis::of(&runs(side), &Options::default()));
+    let analyses = sides.map(|side| Analysis::of(&runs(side), &AnalysisOptions::default()));
     holds(&html, &summary::beside(sides.into_iter().zip(&analyses)));
     assert!(
         html.contains("B (batch-8) against A (batch-1): better"),
@@ -231,7 +231,7 @@ fn simulated_rows_are_labelled_everywhere() {
     assert!(printed(&["analyse"], &[a]).starts_with("requests"));
     let mut run = runs("batch-1").remove(0);
     run.records[3].source = Source::Simulated;
-    let analysis = Analysis::of(&[run], &Options::default());
+    let analysis = Analysis::of(&[run], &AnalysisOptions::default());
     assert_eq!(analysis.source, Source::Simulated);
 }
 
@@ -240,7 +240,7 @@ fn runs_of_several_sources_each_say_what_they_are() {
     let named = |source| {
         let mut run = runs("batch-8").remove(0);
         run.manifest.source = source;
-        Analysis::of(&[run], &Options::default())
+        Analysis::of(&[run], &AnalysisOptions::default())
     };
     let [http, inside] = [Source::Http, Source::InProcess].map(named);
     let alone = summary::beside([("a", &http)]).text();
@@ -291,7 +291,7 @@ fn histograms_of_two_runs_add_up_to_those_of_both() {
         Histograms::keep(run, folder).unwrap();
         sum.merge(&Histograms::read(&fs::read(folder.histograms()).unwrap()).unwrap());
     }
-    let analysis = Analysis::of(&runs, &Options::default());
+    let analysis = Analysis::of(&runs, &AnalysisOptions::default());
     let exact = analysis.all().distribution(Metric::E2e).unwrap();
     let classes = ["paid", "free"].map(|class| sum.get(Metric::E2e, Some(class)).unwrap());
     assert_eq!(

@@ -51,7 +51,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// How large, and which.
 #[derive(Clone, Copy, Debug)]
-pub struct Settings {
+pub struct CampaignPlan {
     /// Requests in all.
     pub requests: u64,
     /// Fixes who asks for what, who leaves when, and which steps fail.
@@ -60,7 +60,7 @@ pub struct Settings {
 
 /// What came of it.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct Campaigned {
     /// What was counted and measured.
     pub figures: Vec<Figure>,
     /// The invariants that broke, each with what was seen.
@@ -75,7 +75,7 @@ pub(crate) fn run(options: &cli::Campaign) -> TaskResult {
         json,
     } = *options;
     quiet_panics();
-    let outcome = block_on(campaign(Settings { requests, seed }))??;
+    let outcome = block_on(campaign(CampaignPlan { requests, seed }))??;
     let mut out = io::stdout().lock();
     let broken = Figure::new("invariants_broken", outcome.broken.len() as f64, "1");
     let figures = provenance(seed).into_iter().chain(outcome.figures);
@@ -96,11 +96,11 @@ pub(crate) fn run(options: &cli::Campaign) -> TaskResult {
 /// # Errors
 ///
 /// [`LifeError`] when a server could not be started or stopped at all.
-pub async fn campaign(settings: Settings) -> Result<Outcome, LifeError> {
+pub async fn campaign(settings: CampaignPlan) -> Result<Campaigned, LifeError> {
     let runtime = Handle::current().metrics();
     let tasks = runtime.num_alive_tasks();
     let faults = Arc::new(Faults::default());
-    let mut outcome = Outcome {
+    let mut outcome = Campaigned {
         figures: Vec::new(),
         broken: Vec::new(),
     };
@@ -138,7 +138,7 @@ pub async fn campaign(settings: Settings) -> Result<Outcome, LifeError> {
     Ok(outcome)
 }
 
-impl Outcome {
+impl Campaigned {
     fn note(&mut self, life: u64, lived: &Lived) {
         const WARM_UPS: u64 = 1;
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use lab::campaign::{Settings, campaign, quiet_panics};
+use lab::campaign::{CampaignPlan, campaign, quiet_panics};
 
 /// All in one test: a campaign looks at the memory and the tasks of the whole process.
 #[test]
@@ -15,7 +15,7 @@ fn whatever_clients_and_device_do_nothing_is_lost_or_left_behind() {
             .enable_all()
             .build()
             .unwrap();
-        let settings = Settings {
+        let settings = CampaignPlan {
             requests: 800,
             seed,
         };

@@ -31,7 +31,7 @@ use crate::workload::slo::Slo;
 
 /// How to compare.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Options {
+pub(crate) struct CompareOptions {
     /// Judge goodput by these limits instead of those of A's manifest.
     pub slo: Option<Slo>,
     /// How surely all intervals together hold.
@@ -42,7 +42,7 @@ pub(crate) struct Options {
     pub allow_void: bool,
 }
 
-impl Default for Options {
+impl Default for CompareOptions {
     fn default() -> Self {
         Self {
             slo: None,
@@ -153,7 +153,11 @@ pub(crate) enum CompareError {
 ///
 /// [`CompareError`] when a side is empty, holds runs of several things or a void one, or when the
 /// manifests differ in a layer that may not.
-pub(crate) fn compare(a: &[Run], b: &[Run], options: &Options) -> Result<Comparison, CompareError> {
+pub(crate) fn compare(
+    a: &[Run],
+    b: &[Run],
+    options: &CompareOptions,
+) -> Result<Comparison, CompareError> {
     let (Some(first_a), Some(first_b)) = (a.first(), b.first()) else {
         return Err(CompareError::Empty {
             a: a.len(),

@@ -6,7 +6,7 @@
 
 use serve_core::rng::Rng;
 
-use super::{Options, Verdict, compare};
+use super::{CompareOptions, Verdict, compare};
 use crate::analysis::testing::{answer, numbered};
 use crate::store::folder::Run;
 use crate::store::manifest::tests::example;
@@ -69,7 +69,7 @@ fn count(world: World, repeats: u64, slowdown: f64, seeds: u64, verdict: Verdict
             runs.collect::<Vec<_>>()
         };
         let (a, b) = (side(1.0), side(slowdown));
-        compare(&a, &b, &Options::default()).unwrap().verdict == verdict
+        compare(&a, &b, &CompareOptions::default()).unwrap().verdict == verdict
     });
     said.count()
 }

@@ -230,7 +230,7 @@ mod tests {
 
     use super::*;
     use crate::analysis::testing::{answer, numbered, refused};
-    use crate::analysis::{Options, summary};
+    use crate::analysis::{AnalysisOptions, summary};
     use crate::store::folder::Run;
     use crate::store::record::Record;
 
@@ -240,10 +240,10 @@ mod tests {
             tpot: Some(Span::from_millis(20)),
             e2e: None,
         };
-        let options = Options {
+        let options = AnalysisOptions {
             slo: Some(slo),
             price_per_hour: Some(1.0),
-            ..Options::default()
+            ..AnalysisOptions::default()
         };
         Analysis::of(&[Run::of_rows(numbered(rows))], &options)
     }

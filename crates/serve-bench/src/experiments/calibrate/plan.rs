@@ -27,7 +27,7 @@ pub(crate) struct Range {
 
 /// One load of a calibration.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Load {
+pub(crate) struct Probe {
     /// Its folder.
     pub id: String,
     /// Requests under way at once.
@@ -47,7 +47,7 @@ const UNSEEN_ANSWER_MIN: u32 = 8;
 
 impl Range {
     /// The loads, the quick ones first.
-    pub(crate) fn loads(&self) -> Vec<Load> {
+    pub(crate) fn loads(&self) -> Vec<Probe> {
         let longest = self.context_max.saturating_sub(ANSWER).max(SHORT);
         // Long enough to show a context term, short enough for a few of them at once.
         let long = longest.min(16 * SHORT.max(self.step_tokens / 16));
@@ -111,7 +111,7 @@ impl Range {
         longest.min(self.step_tokens).min(160)
     }
 
-    fn load(&self, name: &str, batch: u32, prompt: u32, answer: u32, requests: u32) -> Load {
+    fn load(&self, name: &str, batch: u32, prompt: u32, answer: u32, requests: u32) -> Probe {
         let id = format!("{name}-{batch}x{prompt}");
         let clients = NonZeroU32::new(batch).unwrap_or(NonZeroU32::MIN);
         let arrivals = Arrivals::Closed {
@@ -121,7 +121,7 @@ impl Range {
         let (prompts, answers) = (Lengths::Fixed(prompt), Lengths::Fixed(answer));
         let mut spec = self.spec(&id, arrivals, prompts, answers, u64::from(requests));
         spec.measure.warmup_requests = 1;
-        Load {
+        Probe {
             id,
             batch,
             prompt_tokens: prompt,

@@ -72,7 +72,7 @@ pub(crate) struct Section {
 
 /// What came of a matrix.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub(crate) struct Outcome {
+pub(crate) struct Measured {
     /// What the loads follow from.
     pub scale: Scale,
     /// Sections in order.
@@ -118,7 +118,7 @@ pub(crate) enum MatrixError {
     Load(String),
 }
 
-impl Outcome {
+impl Measured {
     /// Every number, with the name of its section before its own.
     pub(crate) fn numbers(&self) -> Vec<Figure> {
         let scale = &self.scale;
@@ -159,7 +159,7 @@ impl MatrixError {
 ///
 /// [`MatrixError`] when a point cannot be measured or a pair does not differ in one setting; what was
 /// measured stays in its folders.
-pub(crate) async fn measure(series: &mut Series, plan: &Plan) -> Result<Outcome, MatrixError> {
+pub(crate) async fn measure(series: &mut Series, plan: &Plan) -> Result<Measured, MatrixError> {
     let began = Instant::now();
     let mut bench = Bench {
         proofs: Proofs::read(series.out())?,
@@ -168,7 +168,7 @@ pub(crate) async fn measure(series: &mut Series, plan: &Plan) -> Result<Outcome,
         scale: Scale::default(),
         section: Section::default(),
     };
-    let mut outcome = Outcome::default();
+    let mut outcome = Measured::default();
     match bench.measure_scale().await {
         Ok(scale) => bench.scale = scale,
         Err(error) if error.is_stop() => outcome.stopped = true,

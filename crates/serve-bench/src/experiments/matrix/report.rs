@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::SystemTime;
 
 use super::beside::headlines as table_of;
-use super::{Outcome, Section};
+use super::{Measured, Section};
 use crate::analysis::summary::Fact;
 use crate::analysis::table::Table;
 use crate::experiments::servers::ServerSettings;
@@ -17,7 +17,7 @@ use crate::store::hardware::Hardware;
 /// # Errors
 ///
 /// [`ReportError::Draw`].
-pub(crate) fn report(outcome: &Outcome, base: &ServerSettings) -> Result<Report, ReportError> {
+pub(crate) fn report(outcome: &Measured, base: &ServerSettings) -> Result<Report, ReportError> {
     let mut sections = vec![html::Section {
         title: "headlines".to_owned(),
         text: "the numbers that the published experiments open with, and the same pairs here"
@@ -51,7 +51,7 @@ pub(crate) fn tables(section: &Section) -> Vec<Table> {
 }
 
 /// The headlines of all sections.
-pub(crate) fn headlines(outcome: &Outcome) -> Table {
+pub(crate) fn headlines(outcome: &Measured) -> Table {
     let sections = outcome.sections.iter();
     table_of(sections.flat_map(|section| {
         let pairs = section.headlines.iter();
@@ -73,7 +73,7 @@ fn mock(base: &ServerSettings) -> Option<Fact> {
 }
 
 /// What must be said before any number.
-pub(crate) fn labels(outcome: &Outcome) -> Vec<Fact> {
+pub(crate) fn labels(outcome: &Measured) -> Vec<Fact> {
     let missing = outcome.missing.iter();
     let missing = missing.map(|(name, why)| ("NOT MEASURED", format!("{name}: {why}")));
     let not_shown = outcome.sections.iter().flat_map(|section| {
@@ -89,7 +89,7 @@ pub(crate) fn labels(outcome: &Outcome) -> Vec<Fact> {
 }
 
 /// One label for all loads that were not delivered; why stands in their sections.
-fn void(outcome: &Outcome) -> Option<Fact> {
+fn void(outcome: &Measured) -> Option<Fact> {
     let void = outcome.sections.iter().flat_map(|section| &section.void);
     let points = void
         .map(|(point, _)| point.as_str())
@@ -113,7 +113,7 @@ fn undelivered(section: &Section) -> Option<Table> {
     (!section.void.is_empty()).then_some(table)
 }
 
-fn facts(outcome: &Outcome, base: &ServerSettings) -> Vec<Fact> {
+fn facts(outcome: &Measured, base: &ServerSettings) -> Vec<Fact> {
     let scale = &outcome.scale;
     vec![
         ("server", base.to_string()),

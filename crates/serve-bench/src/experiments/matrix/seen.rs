@@ -4,7 +4,7 @@ use crate::analysis::bootstrap::Bootstrap;
 use crate::analysis::definitions::Metric;
 use crate::analysis::group::{Counts, Group};
 use crate::analysis::strata::Key;
-use crate::analysis::{Analysis, Options};
+use crate::analysis::{Analysis, AnalysisOptions};
 use crate::experiments::series::Point;
 use crate::store::record::{Outcome, Record};
 use crate::store::timeline::Sample;
@@ -22,14 +22,14 @@ impl<'a> Seen<'a> {
 
     /// The same with what a million output tokens cost.
     pub(super) fn priced(point: &'a Point, price_per_hour: Option<f64>) -> Self {
-        let options = Options {
+        let options = AnalysisOptions {
             price_per_hour,
             // One run has no repeats to draw intervals from; the tables show none.
             bootstrap: Bootstrap {
                 resamples: 0,
                 ..Bootstrap::default()
             },
-            ..Options::default()
+            ..AnalysisOptions::default()
         };
         Self {
             analysis: Analysis::of(std::slice::from_ref(&point.run), &options),

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use self::search::{Found, Goal, Judged, Measured, Search, Step};
 use crate::analysis::bootstrap::Bootstrap;
-use crate::analysis::{Analysis, Options};
+use crate::analysis::{Analysis, AnalysisOptions};
 use crate::experiments::series::{PointError, Series};
 use crate::experiments::servers::ServerSettings;
 use crate::store::folder::Run;
@@ -268,9 +268,9 @@ impl Sweep {
             resamples: 200,
             ..Bootstrap::default()
         };
-        let options = Options {
+        let options = AnalysisOptions {
             bootstrap,
-            ..Options::default()
+            ..AnalysisOptions::default()
         };
         let mut line = Line {
             folders: repeats.iter().map(|it| it.folder.clone()).collect(),
