@@ -20,7 +20,6 @@ mod compare;
 mod lab;
 mod matrix;
 mod pretended;
-mod promises;
 mod report;
 mod run;
 mod self_test;
@@ -67,8 +66,6 @@ enum Command {
     Sweep(sweep::Sweep),
     /// Run a workload through the scheduler in virtual time, on a pretended device
     Simulate(simulate::Simulate),
-    /// Compare what admission promises with what comes of it, in virtual time, beside the same requests without
-    Promises(promises::Promises),
     /// Measure step times, fit the mock's cost model to them, and check that it predicts
     Calibrate(calibrate::Calibrate),
     /// Measure the control matrix: pairs one setting apart, beside what others have published
@@ -86,7 +83,6 @@ pub async fn main() -> ExitCode {
         Command::Report(options) => report::run(&options),
         Command::Sweep(options) => sweep::run(&options).await,
         Command::Simulate(options) => simulate::run(&options),
-        Command::Promises(options) => promises::run(&options),
         Command::Calibrate(options) => calibrate::run(&options).await,
         Command::Matrix(options) => matrix::run(&options).await,
     };

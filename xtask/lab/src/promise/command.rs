@@ -1,21 +1,19 @@
 //! `cargo xtask promise`: its arguments, and what it prints.
 
 use std::io::{self, Write};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::time::Duration;
 
 use serve_bench::analysis::table::Table;
 
-use super::{Promise, Trial, Verdict, promises};
+use super::{Promise, Trial, Verdict, promises, simulated};
 use crate::provenance::provenance;
-use crate::{TaskResult, block_on, cli, exit_code, place};
+use crate::{TaskResult, block_on, cli};
 
-/// Loads the servers, or has serve-bench simulate them, and prints what became of each promise.
+/// Loads the servers, or simulates them, and prints what became of each promise.
 pub(crate) fn run(options: &cli::Promise) -> TaskResult {
     if options.simulated {
-        let mut bench = Command::new(place::beside("serve-bench")?);
-        bench.arg("promises").args(options.json.then_some("--json"));
-        return Ok(exit_code(bench.status()?));
+        return simulated::run(options);
     }
     let trial = Trial {
         serve: options.serve.clone(),

@@ -6,10 +6,10 @@
 
 use std::time::Duration;
 
-use serve_bench::experiments::promises::{PromisesError, capacity_per_s};
 use serve_bench::experiments::servers::ServerSettings;
 
 use super::offered::{Offered, Row, Shape, Stream, Who};
+use super::simulated::{PromisesError, capacity_per_s};
 use super::verdict::{Promise, Verdict, in_time_per_s, times, was_taken};
 use super::{TARGET, settings};
 use crate::percentile::percentile_ms;

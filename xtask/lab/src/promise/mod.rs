@@ -14,6 +14,7 @@
 mod command;
 mod limits;
 mod offered;
+mod simulated;
 mod tenants;
 mod verdict;
 
@@ -21,7 +22,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use futures::future::try_join_all;
-use serve_bench::experiments::promises::PromisesError;
 use serve_bench::experiments::servers::{Program, ServerSettings};
 use serve_core::Span;
 use serve_core::mock::CostModel;
@@ -31,6 +31,7 @@ use tokio::time::Instant;
 use crate::server::{Served, ServedError, program};
 pub(crate) use command::run;
 use offered::{Offered, Row, Shape, Stream, Who, offer, watch};
+use simulated::PromisesError;
 use verdict::{Aging, Overload, Promise, Verdict, none_wrong};
 
 /// Tokens of each answer.

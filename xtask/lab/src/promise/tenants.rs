@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use serve_bench::experiments::promises::{PromisesError, capacity_per_s};
 use serve_bench::experiments::servers::ServerSettings;
 
 use super::offered::{Became, Offered, Row, Shape, Stream, Who};
 use super::settings;
+use super::simulated::{PromisesError, capacity_per_s};
 use super::verdict::{Promise, Verdict};
 use crate::percentile::percentile_ms;
 

@@ -35,7 +35,7 @@ pub(super) const NEVER_COUNTED: [&str; 6] = ["build", "host", "log", "port", "ru
 
 /// What it has for its edge, its files and its devices. In virtual time none of it makes a difference, so a
 /// simulation takes it whatever it says.
-pub(crate) const WITHOUT_EFFECT: [&str; 33] = [
+pub(crate) const WITHOUT_EFFECT: [&str; 34] = [
     "allow_anonymous",
     "allowed_hosts",
     "backend",
@@ -68,5 +68,6 @@ pub(crate) const WITHOUT_EFFECT: [&str; 33] = [
     "revision",
     "served_model_name",
     "stalled_after",
+    "vllm_metrics",
     "write_timeout",
 ];

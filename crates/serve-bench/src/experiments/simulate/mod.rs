@@ -9,7 +9,7 @@ mod requests;
 mod row;
 mod server;
 
-pub(crate) use server::{ModelError, ServerModel};
+pub use server::{ModelError, ServerModel};
 
 use serve_core::{Event, Span, Time};
 use serve_sched::sim::{self, Row};
@@ -56,7 +56,7 @@ pub enum SimulateError {
 
 /// How long a simulation was and what was done in it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Simulated {
+pub struct Simulated {
     /// When the last request had ended.
     pub end: Span,
     /// For how long of that a step ran.
@@ -84,7 +84,7 @@ pub(crate) struct Simulation {
 /// # Errors
 ///
 /// [`SimulateError`] before anything runs, or when the warm-up fails.
-pub(crate) fn simulate(
+pub fn simulate(
     workload: &Workload,
     server: &ServerModel,
     edge: Span,

@@ -11,12 +11,13 @@ use serve_sched::table::{find, table};
 use thiserror::Error;
 
 use crate::experiments::servers::ServerSettings;
+use crate::experiments::servers::ours::WITHOUT_EFFECT;
 use crate::store::manifest::Runtime;
 use crate::transport::engine::Terms;
 
 /// A pretended server. Without settings it is `serve --backend mock`.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ServerModel {
+pub struct ServerModel {
     /// What it was made from.
     pub settings: ServerSettings,
     scheduler: serve_sched::Settings,
@@ -33,52 +34,13 @@ pub enum ModelError {
     Impossible(String),
 }
 
-/// What `serve` has for its edge, its files and its devices. In virtual time none of it makes a
-/// difference, so it is taken whatever it says.
-const WITHOUT_EFFECT: [&str; 34] = [
-    "allow_anonymous",
-    "allowed_hosts",
-    "backend",
-    "bodies_bytes_max",
-    "body_bytes_max",
-    "body_timeout",
-    "capacity_status",
-    "chat_template",
-    "config",
-    "connections_max",
-    "cors_origins",
-    "device",
-    "drain_delay",
-    "drain_timeout",
-    "graphs",
-    "header_timeout",
-    "health_address",
-    "host",
-    "idempotency_bytes_max",
-    "idempotency_ttl",
-    "keep_alive_timeout",
-    "keys",
-    "log",
-    "log_format",
-    "log_prompt_blocks",
-    "model",
-    "port",
-    "precision",
-    "quantize",
-    "revision",
-    "served_model_name",
-    "stalled_after",
-    "vllm_metrics",
-    "write_timeout",
-];
-
 impl ServerModel {
     /// `serve --backend mock` with these settings.
     ///
     /// # Errors
     ///
     /// [`ModelError`] names the setting and what it takes.
-    pub(crate) fn new(settings: &ServerSettings) -> Result<Self, ModelError> {
+    pub fn new(settings: &ServerSettings) -> Result<Self, ModelError> {
         let mut model = Self {
             settings: settings.clone(),
             ..Self::default()

@@ -5,19 +5,21 @@
 //! The capacity is what the simulated device answers in a second when everybody waits from the start.
 
 mod case;
+mod command;
 
 use serde::Serialize;
 
-use crate::analysis::table::{Table, number, percent};
-pub use case::{Binding, Kept, PromisesError, capacity_per_s};
+pub(crate) use case::{Binding, Kept, PromisesError, capacity_per_s};
+pub(crate) use command::run;
+use serve_bench::analysis::table::{Table, number, percent};
 
 /// Loads, as multiples of the capacity.
-pub const LOADS: [f64; 4] = [0.9, 1.2, 2.0, 4.0];
+pub(crate) const LOADS: [f64; 4] = [0.9, 1.2, 2.0, 4.0];
 
 /// A policy, and what it promises of the requests that it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Promise {
+pub(crate) enum Policy {
     /// The end within the target.
     LatencyBudget,
     /// The first token within the target.
@@ -28,9 +30,9 @@ pub enum Promise {
     ConcurrencyLimit,
 }
 
-impl Promise {
+impl Policy {
     /// All of them, in the order of the table.
-    pub const ALL: [Self; 4] = [
+    pub(crate) const ALL: [Self; 4] = [
         Self::LatencyBudget,
         Self::FirstTokenBudget,
         Self::DeadlineAdmission,
@@ -38,7 +40,7 @@ impl Promise {
     ];
 
     /// The setting that turns it on, and its value.
-    pub const fn setting(self) -> (&'static str, &'static str) {
+    pub(crate) const fn setting(self) -> (&'static str, &'static str) {
         match self {
             Self::LatencyBudget => ("latency_budget", "6"),
             Self::FirstTokenBudget => ("first_token_budget", "3"),
@@ -48,7 +50,7 @@ impl Promise {
     }
 
     /// The promised time, in seconds. Without waiting, a first token takes a few steps.
-    pub const fn target_s(self) -> f64 {
+    pub(crate) const fn target_s(self) -> f64 {
         match self {
             Self::LatencyBudget | Self::DeadlineAdmission => 6.0,
             Self::FirstTokenBudget => 3.0,
@@ -66,7 +68,7 @@ impl Promise {
 
     /// Whether it is kept: p99 within 5% of the target, within 10% beyond twice the capacity; below the
     /// capacity nobody refused (one in 2,000 at most), above it 95% of the capacity answered in time.
-    pub fn is_kept(self, load: f64, kept: &Kept) -> bool {
+    pub(crate) fn is_kept(self, load: f64, kept: &Kept) -> bool {
         let slack = if load > 2.0 { 0.10 } else { 0.05 };
         let in_time = kept
             .p99_s
@@ -81,46 +83,37 @@ impl Promise {
 
 /// A promise at a load, with and without the policy: of each number the worst of the seeds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Line {
+pub(crate) struct Line {
     /// What the limit is.
-    pub binding: Binding,
+    pub(crate) binding: Binding,
     /// What is promised.
-    pub promise: Promise,
+    pub(crate) promise: Policy,
     /// The load, as a multiple of the capacity.
-    pub load: f64,
+    pub(crate) load: f64,
     /// With the policy.
-    pub on: Kept,
+    pub(crate) on: Kept,
     /// The same requests, and nobody is refused.
-    pub control: Kept,
+    pub(crate) control: Kept,
     /// Whether the promise is kept.
-    pub kept: bool,
+    pub(crate) kept: bool,
 }
 
 /// How much is simulated.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub(crate) struct Plan {
     /// Requests at each load.
-    pub requests: u32,
+    pub(crate) requests: u32,
     /// One set of arrivals each.
-    pub seeds: Vec<u64>,
-}
-
-impl Default for Plan {
-    fn default() -> Self {
-        Self {
-            requests: 3_000,
-            seeds: vec![1, 2, 3],
-        }
-    }
+    pub(crate) seeds: Vec<u64>,
 }
 
 /// What came of every promise.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Outcome {
+pub(crate) struct Simulated {
     /// Answers a second that the device can give where each thing is the limit.
-    pub capacities_per_s: Vec<(Binding, f64)>,
+    pub(crate) capacities_per_s: Vec<(Binding, f64)>,
     /// Each promise at each load.
-    pub lines: Vec<Line>,
+    pub(crate) lines: Vec<Line>,
 }
 
 /// Simulates every promise at every load, where slots and where memory is the limit. A control that is the same for
@@ -129,8 +122,8 @@ pub struct Outcome {
 /// # Errors
 ///
 /// [`PromisesError`] when a setting or a workload is refused.
-pub fn promises(plan: &Plan) -> Result<Outcome, PromisesError> {
-    let mut outcome = Outcome::default();
+pub(crate) fn promises(plan: &Plan) -> Result<Simulated, PromisesError> {
+    let mut outcome = Simulated::default();
     for binding in Binding::ALL {
         let capacity_per_s = binding.capacity_per_s()?;
         outcome.capacities_per_s.push((binding, capacity_per_s));
@@ -147,7 +140,7 @@ pub fn promises(plan: &Plan) -> Result<Outcome, PromisesError> {
                 };
                 worst = Some(or_worse(with_and_without(&point)?, worst));
             }
-            let kept = Promise::ALL.into_iter().zip(worst.into_iter().flatten());
+            let kept = Policy::ALL.into_iter().zip(worst.into_iter().flatten());
             lines.extend(kept.map(|(promise, [on, control])| Line {
                 kept: promise.is_kept(load, &on),
                 binding,
@@ -157,19 +150,19 @@ pub fn promises(plan: &Plan) -> Result<Outcome, PromisesError> {
                 control,
             }));
         }
-        lines.sort_by_key(|line| Promise::ALL.iter().position(|it| *it == line.promise));
+        lines.sort_by_key(|line| Policy::ALL.iter().position(|it| *it == line.promise));
         outcome.lines.extend(lines);
     }
     Ok(outcome)
 }
 
 /// Of each promise, in their order, with its policy and without.
-type OnAndControl = [[Kept; 2]; Promise::ALL.len()];
+type OnAndControl = [[Kept; 2]; Policy::ALL.len()];
 
 fn with_and_without(point: &case::Point) -> Result<OnAndControl, PromisesError> {
     let nobody_refused = point.simulate(None, None)?;
     let mut all = OnAndControl::default();
-    for (kept, promise) in all.iter_mut().zip(Promise::ALL) {
+    for (kept, promise) in all.iter_mut().zip(Policy::ALL) {
         let deadline_s = promise.deadline_s();
         let on = point.simulate(Some(promise.setting()), deadline_s)?;
         let control = match deadline_s {
@@ -193,7 +186,7 @@ fn or_worse(mut all: OnAndControl, others: Option<OnAndControl>) -> OnAndControl
 }
 
 /// The lines for a person.
-pub fn table(lines: &[Line]) -> Table {
+pub(crate) fn table(lines: &[Line]) -> Table {
     let columns = [
         "limit",
         "promise",
@@ -254,14 +247,14 @@ mod tests {
 
     #[test]
     fn a_promise_is_broken_by_time_by_goodput_and_by_needless_refusals() {
-        let promise = Promise::LatencyBudget;
+        let promise = Policy::LatencyBudget;
         assert!(promise.is_kept(2.0, &kept(6.2, 0.96, 0.5)));
         assert!(!promise.is_kept(2.0, &kept(6.4, 0.96, 0.5)));
         assert!(promise.is_kept(4.0, &kept(6.4, 0.96, 0.7)));
         assert!(!promise.is_kept(2.0, &kept(3.0, 0.94, 0.5)));
         assert!(!promise.is_kept(0.9, &kept(3.0, 0.99, 0.01)));
         assert!(!promise.is_kept(0.9, &Kept::default()));
-        let at_once = Promise::ConcurrencyLimit;
+        let at_once = Policy::ConcurrencyLimit;
         assert!(at_once.is_kept(2.0, &kept(0.1, 0.5, 0.5)));
         assert!(!at_once.is_kept(2.0, &kept(0.4, 0.99, 0.5)));
     }
@@ -286,7 +279,7 @@ mod tests {
         };
         let outcome = promises(&plan).unwrap();
         let lines = &outcome.lines;
-        assert_eq!(lines.len(), 2 * Promise::ALL.len() * LOADS.len());
+        assert_eq!(lines.len(), 2 * Policy::ALL.len() * LOADS.len());
         for line in lines.iter().filter(|line| line.load >= 2.0) {
             assert!(!line.promise.is_kept(line.load, &line.control), "{line:?}");
             assert_eq!(line.control.refused, 0.0, "{line:?}");

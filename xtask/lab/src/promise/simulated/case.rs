@@ -6,17 +6,17 @@ use serde::Serialize;
 use serve_core::Span;
 use thiserror::Error;
 
-use super::Promise;
-use crate::analysis::quantile::Sample;
-use crate::experiments::servers::ServerSettings;
-use crate::experiments::simulate::{ModelError, ServerModel, SimulateError, simulate};
-use crate::store::record::{Outcome, Record};
-use crate::workload::spec::{Spec, SpecError};
-use crate::workload::{Workload, WorkloadError};
+use super::Policy;
+use serve_bench::analysis::quantile;
+use serve_bench::experiments::servers::ServerSettings;
+use serve_bench::experiments::simulate::{ModelError, ServerModel, SimulateError, simulate};
+use serve_bench::store::record::{Outcome, Record};
+use serve_bench::workload::spec::{Spec, SpecError};
+use serve_bench::workload::{Workload, WorkloadError};
 
 /// Promises that cannot be simulated.
 #[derive(Debug, Error)]
-pub enum PromisesError {
+pub(crate) enum PromisesError {
     /// The specification is none.
     #[error(transparent)]
     Spec(#[from] SpecError),
@@ -34,7 +34,7 @@ pub enum PromisesError {
 /// What keeps more requests from running at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Binding {
+pub(crate) enum Binding {
     /// Sixteen places in a batch, and memory for many more.
     Slots,
     /// Memory for sixteen requests, and places for 256.
@@ -43,10 +43,10 @@ pub enum Binding {
 
 impl Binding {
     /// Both.
-    pub const ALL: [Self; 2] = [Self::Slots, Self::Memory];
+    pub(crate) const ALL: [Self; 2] = [Self::Slots, Self::Memory];
 
     /// Its name in the table.
-    pub const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Slots => "slots",
             Self::Memory => "memory",
@@ -54,7 +54,7 @@ impl Binding {
     }
 
     /// What the server is started with, apart from the policy.
-    pub fn settings(self) -> ServerSettings {
+    pub(crate) fn settings(self) -> ServerSettings {
         let (max_batch, kv_tokens) = match self {
             Self::Slots => ("16", "131072"),
             Self::Memory => ("256", "8448"),
@@ -79,7 +79,7 @@ impl Binding {
     /// # Errors
     ///
     /// [`PromisesError`] when it cannot be simulated.
-    pub fn capacity_per_s(self) -> Result<f64, PromisesError> {
+    pub(crate) fn capacity_per_s(self) -> Result<f64, PromisesError> {
         capacity_per_s(&self.settings(), self.tokens())
     }
 }
@@ -90,7 +90,10 @@ impl Binding {
 /// # Errors
 ///
 /// [`PromisesError`] when it cannot be simulated.
-pub fn capacity_per_s(settings: &ServerSettings, tokens: (u32, u32)) -> Result<f64, PromisesError> {
+pub(crate) fn capacity_per_s(
+    settings: &ServerSettings,
+    tokens: (u32, u32),
+) -> Result<f64, PromisesError> {
     const WAITING: u32 = 1_500;
     let arrivals = format!("[arrivals.waves]\nsize = {WAITING}\nevery_s = 1");
     let workload = workload(tokens, &arrivals, WAITING, 1, "")?;
@@ -129,14 +132,14 @@ pub(super) struct Point {
 
 /// What came of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Kept {
+pub(crate) struct Kept {
     /// The p99 of what is promised, of the requests that were taken, in seconds; none if nobody was, or more than one
     /// in a hundred of them had no answer: those whose deadline passes are late, not left out.
-    pub p99_s: Option<f64>,
+    pub(crate) p99_s: Option<f64>,
     /// Answers in time over those that the device can give.
-    pub goodput: f64,
+    pub(crate) goodput: f64,
     /// The share of all that was refused.
-    pub refused: f64,
+    pub(crate) refused: f64,
 }
 
 impl Kept {
@@ -181,7 +184,7 @@ impl Point {
     }
 
     /// What a promise came to in these rows.
-    pub(super) fn kept(&self, promise: Promise, rows: &[Record]) -> Kept {
+    pub(super) fn kept(&self, promise: Policy, rows: &[Record]) -> Kept {
         let taken = rows.iter().filter(|row| row.outcome != Outcome::Refused);
         let times = taken.map(|row| took_s(promise, row).unwrap_or(f64::INFINITY));
         let times = times.collect::<Vec<_>>();
@@ -191,7 +194,7 @@ impl Point {
         let able = self.capacity_per_s * last_ns as f64 / 1e9;
         let all = rows.len() as f64;
         let refused = (rows.len() - times.len()) as f64;
-        let p99_s = Sample::new(times.into_iter().map(|time| (0, time))).quantile(0.99);
+        let p99_s = quantile(times, 0.99);
         Kept {
             p99_s: p99_s.filter(|p99_s| p99_s.is_finite()),
             goodput: in_time / able.min(all),
@@ -201,10 +204,10 @@ impl Point {
 }
 
 /// How long a request took to what is promised; `None` if it was not answered.
-fn took_s(promise: Promise, row: &Record) -> Option<f64> {
+fn took_s(promise: Policy, row: &Record) -> Option<f64> {
     let at_ns = match promise {
-        Promise::LatencyBudget | Promise::DeadlineAdmission => row.end_ns,
-        Promise::FirstTokenBudget | Promise::ConcurrencyLimit => row.first_token_ns(),
+        Policy::LatencyBudget | Policy::DeadlineAdmission => row.end_ns,
+        Policy::FirstTokenBudget | Policy::ConcurrencyLimit => row.first_token_ns(),
     };
     let took_s = |at_ns: u64| (at_ns - row.scheduled_ns) as f64 / 1e9;
     at_ns.filter(|_| row.outcome == Outcome::Ok).map(took_s)
