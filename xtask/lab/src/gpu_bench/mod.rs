@@ -218,8 +218,10 @@ fn manifest(options: &GpuBench, facts: &Facts, programs: &Path) -> Value {
 /// Beside the programs, as in an archive, or where this repository has them.
 fn find_fixtures(programs: &Path) -> Result<PathBuf, String> {
     let carried = programs.join("fixtures");
-    let repository = place::repository().join("crates/serve-model/tests/fixtures");
-    [carried, repository].into_iter().find(|path| path.is_dir()).ok_or_else(|| {
-        "no golden fixtures beside the programs or under crates/serve-model/tests/fixtures; give --fixtures".to_owned()
+    let repository = place::repository().join(pack::FIXTURES);
+    let found = [carried, repository].into_iter().find(|path| path.is_dir());
+    found.ok_or_else(|| {
+        let fixtures = pack::FIXTURES;
+        format!("no golden fixtures beside the programs or under {fixtures}; give --fixtures")
     })
 }

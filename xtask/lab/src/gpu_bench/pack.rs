@@ -14,7 +14,9 @@ const FEATURES: &str = "serve-http/cuda";
 /// The CUDA version whose interface is linked; later drivers keep it.
 const CUDA_VERSION: &str = "13000";
 /// Golden models, relative to the workspace.
-const FIXTURES: &str = "crates/serve-model/tests/fixtures";
+pub(super) const FIXTURES: &str = "crates/serve-model/tests/fixtures";
+/// The folder that the archive unpacks to.
+const FOLDER: &str = "gpu-bench";
 /// Where the archive says which commit it is.
 const COMMIT: &str = "COMMIT";
 
@@ -28,18 +30,12 @@ struct PackError {
 
 /// Builds for CUDA, which takes about half an hour on two cores the first time, and packs.
 pub(super) fn run(archive: &Path) -> TaskResult {
-    let root = &place::repository();
-    let target = &place::target()?;
-    let args = [
-        "build",
-        "--release",
-        "--workspace",
-        "--bins",
-        "--features",
-        FEATURES,
-    ];
-    let mut build = Command::new("cargo");
-    build.args(args);
+    let (root, target) = (place::repository(), place::target()?);
+    let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    build.args(["build", "--release", "--workspace", "--features", FEATURES]);
+    build.args(PROGRAMS.iter().flat_map(|name| ["--bin", name]));
+    // Where `cargo xtask` was typed may be another folder, and have another target.
+    build.arg("--target-dir").arg(&target).current_dir(&root);
     if std::env::var_os("CUDARC_CUDA_VERSION").is_none() {
         build.env("CUDARC_CUDA_VERSION", CUDA_VERSION);
     }
@@ -47,31 +43,7 @@ pub(super) fn run(archive: &Path) -> TaskResult {
     if !built.success() {
         return Ok(exit_code(built));
     }
-    let folder = target.join("gpu-bench");
-    if folder.exists() {
-        fs::remove_dir_all(&folder)?;
-    }
-    fs::create_dir_all(&folder)?;
-    for program in PROGRAMS {
-        let copy = folder.join(program);
-        fs::copy(target.join("release").join(program), &copy)?;
-        done(Command::new("strip").arg(&copy))?;
-    }
-    let fixtures = root.join(FIXTURES);
-    done(
-        Command::new("cp")
-            .arg("-r")
-            .arg(fixtures)
-            .arg(folder.join("fixtures")),
-    )?;
-    fs::write(folder.join(COMMIT), commit(root))?;
-    let mut tar = Command::new("tar");
-    tar.arg("-czf")
-        .arg(archive)
-        .arg("-C")
-        .arg(target)
-        .arg("gpu-bench");
-    done(&mut tar)?;
+    pack(&target.join("release"), &root, &target, archive)?;
     let mib = fs::metadata(archive)?.len() as f64 / (1024.0 * 1024.0);
     println!("{}: {mib:.1} MiB", archive.display());
     println!(
@@ -79,6 +51,33 @@ pub(super) fn run(archive: &Path) -> TaskResult {
         name(archive).display()
     );
     Ok(ExitCode::SUCCESS)
+}
+
+/// Packs the programs of a folder and what of `root` they need where they run; `scratch` is a folder to do it in.
+fn pack(
+    programs: &Path,
+    root: &Path,
+    scratch: &Path,
+    archive: &Path,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let folder = scratch.join(FOLDER);
+    if folder.exists() {
+        fs::remove_dir_all(&folder)?;
+    }
+    fs::create_dir_all(&folder)?;
+    for program in PROGRAMS {
+        let copy = folder.join(program);
+        fs::copy(programs.join(program), &copy)?;
+        done(Command::new("strip").arg(&copy))?;
+    }
+    let mut fixtures = Command::new("cp");
+    fixtures.arg("-r").arg(root.join(FIXTURES));
+    done(fixtures.arg(folder.join("fixtures")))?;
+    fs::write(folder.join(COMMIT), commit(root))?;
+    let mut tar = Command::new("tar");
+    tar.arg("-czf").arg(archive).arg("-C").arg(scratch);
+    done(tar.arg(FOLDER))?;
+    Ok(())
 }
 
 /// The commit of an archive's programs, or of the repository that this is run in.
@@ -103,4 +102,59 @@ fn done(command: &mut Command) -> Result<(), PackError> {
 
 fn name(path: &Path) -> PathBuf {
     path.file_name().unwrap_or_default().into()
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::super::find_fixtures;
+    use super::super::folder::tests::Scratch;
+    use super::super::programs::Programs;
+    use super::*;
+
+    #[test]
+    fn an_archive_unpacks_to_what_a_run_looks_for() {
+        let scratch = Scratch::new("pack");
+        let (built, there) = (scratch.0.join("release"), scratch.0.join("there"));
+        for folder in [&built, &there] {
+            fs::create_dir_all(folder).unwrap();
+        }
+        for program in PROGRAMS {
+            fs::copy("/bin/true", built.join(program)).unwrap();
+        }
+        let archive = scratch.0.join("gpu-bench.tar.gz");
+        pack(&built, &place::repository(), &scratch.0, &archive).unwrap();
+        let mut tar = Command::new("tar");
+        done(tar.arg("-xzf").arg(&archive).arg("-C").arg(&there)).unwrap();
+
+        let unpacked = there.join(FOLDER);
+        let programs = Programs::in_folder(&unpacked, Vec::new()).unwrap();
+        for program in PROGRAMS {
+            done(&mut Command::new(programs.path(program))).unwrap();
+        }
+        let fixtures = find_fixtures(&unpacked).unwrap();
+        assert_eq!(fixtures, unpacked.join("fixtures"));
+        let count = |folder: &Path| {
+            let entries = folder.read_dir().unwrap();
+            let models = entries.map(|entry| entry.unwrap().path().join("golden.json"));
+            models.filter(|golden| golden.exists()).count()
+        };
+        let here = place::repository().join(FIXTURES);
+        assert!(count(&here) > 0);
+        assert_eq!(count(&fixtures), count(&here));
+        let here = provenance::commit().unwrap_or_else(|| "unknown".to_owned());
+        assert_eq!(commit(&unpacked), here);
+        // What another run packs has nothing of this one.
+        fs::write(scratch.0.join(FOLDER).join("stray"), "").unwrap();
+        pack(&built, &place::repository(), &scratch.0, &archive).unwrap();
+        assert!(!scratch.0.join(FOLDER).join("stray").exists());
+    }
+
+    #[test]
+    fn without_its_programs_nothing_is_packed() {
+        let scratch = Scratch::new("pack-nothing");
+        fs::create_dir_all(&scratch.0).unwrap();
+        let archive = scratch.0.join("gpu-bench.tar.gz");
+        assert!(pack(&scratch.0, &place::repository(), &scratch.0, &archive).is_err());
+        assert!(!archive.exists());
+    }
 }

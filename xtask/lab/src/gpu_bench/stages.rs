@@ -435,7 +435,7 @@ mod tests {
             folder: Folder::open(&out, &json!({"plan": {}})).unwrap(),
             fixtures: scratch.0.join("fixtures"),
             device: "cpu".to_owned(),
-            models: vec!["embedded".to_owned()],
+            models: vec!["austen-2m".to_owned()],
             smoke: true,
         }
     }
