@@ -62,6 +62,29 @@ pub(crate) enum Speed {
     Sim(SpeedSim),
     /// The server's edge: what a streamed token costs
     Edge(SpeedEdge),
+    /// Any of these, of this build and of another one by turns
+    Turns(SpeedTurns),
+}
+
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Each build measures with what lies beside its lab: its own `serve`. Of each number stand there the \
+    median of this build, that of the other, and this one through the other: the median over rounds, the least and the \
+    most. Exit code 1: a build failed, or they have no number in common."
+)]
+pub(crate) struct SpeedTurns {
+    /// The other build's lab, such as ../before/target/release/lab
+    #[arg(value_name = "LAB")]
+    pub(crate) other: PathBuf,
+    /// Runs of each build
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) rounds: u32,
+    /// One JSON object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// What to measure, as after `cargo xtask speed`
+    #[arg(last = true, required = true, value_name = "SPEED")]
+    pub(crate) what: Vec<String>,
 }
 
 #[derive(Args, Debug)]
@@ -123,8 +146,8 @@ pub(crate) struct CheckTokenizer {
     Exit code 2: bad arguments, or the model cannot be used."
 )]
 pub(crate) struct SpeedDecode {
-    /// A model's folder, `embedded` for the model inside the binary, or `random:SHAPE` for random weights of a
-    /// known shape, such as `random:qwen2.5-0.5b`
+    /// A model's folder, `embedded` or austen-2m for the model inside the binary, or `random:SHAPE` for random weights
+    /// of a known shape, such as `random:qwen2.5-0.5b`
     pub(crate) model: PathBuf,
     /// Sequences in a decode step
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [1, 4, 16], value_parser = clap::value_parser!(u32).range(1..))]
@@ -373,6 +396,12 @@ pub(crate) struct Promise {
     /// limit
     #[arg(long, conflicts_with_all = ["serve", "seconds", "seed"])]
     pub(crate) simulated: bool,
+    /// In virtual time: requests at each load
+    #[arg(long, value_name = "N", default_value_t = 3_000, requires = "simulated", value_parser = clap::value_parser!(u32).range(100..))]
+    pub(crate) requests: u32,
+    /// In virtual time: seeds of the arrivals; each number is the worst of them
+    #[arg(long, value_name = "SEEDS", value_delimiter = ',', default_values_t = [1, 2, 3], requires = "simulated")]
+    pub(crate) seeds: Vec<u64>,
     /// The server [default: the `serve` beside this program]
     #[arg(long, value_name = "PATH")]
     pub(crate) serve: Option<PathBuf>,
@@ -444,7 +473,7 @@ pub(crate) struct GpuBench {
     /// The device; cpu rehearses the script and measures no GPU
     #[arg(long, default_value = "cuda", value_parser = ["cuda", "webgpu", "cpu"])]
     pub(crate) device: String,
-    /// What to measure: model folders or random:SHAPE
+    /// What to measure: model folders, austen-2m or random:SHAPE
     #[arg(
         long,
         value_name = "MODEL",

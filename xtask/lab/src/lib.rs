@@ -74,6 +74,7 @@ fn run(task: &Task) -> TaskResult {
             Speed::Sched(options) => speed::sched::run_sched(options),
             Speed::Sim(options) => speed::sched::run_sim(options),
             Speed::Edge(options) => speed::edge::run(options),
+            Speed::Turns(options) => speed::turns::run(options),
         },
         Task::Campaign(options) => campaign::run(options),
         Task::Attack(options) => attack::run(options),

@@ -6,3 +6,4 @@ pub(crate) mod edge;
 pub(crate) mod peers;
 pub(crate) mod sched;
 pub(crate) mod start_up;
+pub(crate) mod turns;

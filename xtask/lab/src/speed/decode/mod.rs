@@ -13,7 +13,7 @@ use serve_bench::figure::Figure;
 use serve_core::Span;
 use serve_model::config::Shape;
 use serve_model::cpu::CpuOptions;
-use serve_model::load::{LoadOptions, ModelInfo, Source, load};
+use serve_model::load::{EMBEDDED, LoadOptions, ModelInfo, Source, load};
 use serve_model::measure::{StepBytes, TimedSteps};
 
 use crate::TaskResult;
@@ -25,7 +25,7 @@ pub(crate) fn run(options: &SpeedDecode) -> TaskResult {
     let name = options.model.to_str().unwrap_or_default();
     let source = match (name, Shape::asked(name)) {
         (_, Some(shape)) => Source::Random(shape?),
-        ("embedded", None) => Source::Embedded,
+        ("embedded" | EMBEDDED, None) => Source::Embedded,
         _ => Source::Folder(options.model.clone()),
     };
     let mut out = std::io::stdout().lock();
