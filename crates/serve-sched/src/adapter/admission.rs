@@ -14,7 +14,7 @@ use super::shared::Shared;
 
 /// Waits for a [`Permit`]; made by [`AsyncDispatcher::admit`](super::AsyncDispatcher::admit).
 ///
-/// The request arrives when this is first polled. Dropped before that, it has never been; dropped
+/// The request [arrives](Self::arrive) when this is first polled. Dropped before that, it has never been; dropped
 /// while it waits, or when its slot has been granted and not yet taken, the request is cancelled and the
 /// slot goes to the next.
 #[must_use = "a request arrives when its future is first polled"]
@@ -40,7 +40,25 @@ impl Admission {
         }
     }
 
-    fn arrive(&mut self) -> Result<RequestId, Rejection> {
+    /// Has the request arrive now, for a caller who has to know its id while it waits, as to
+    /// [cancel](super::AsyncDispatcher::cancel) it. Of one that has arrived, the id.
+    ///
+    /// # Errors
+    ///
+    /// The [`Rejection`] of a request that is not taken; then there is nothing to wait for any more.
+    ///
+    /// # Panics
+    ///
+    /// When it has been waited for to its end.
+    pub fn arrive(&mut self) -> Result<RequestId, Rejection> {
+        match self.stage {
+            Stage::NotArrived => self.submit(),
+            Stage::Arrived(id) => Ok(id),
+            Stage::Over => panic!("an admission is asked after it was ready"),
+        }
+    }
+
+    fn submit(&mut self) -> Result<RequestId, Rejection> {
         let ask = &self.ask;
         let arrived = self.shared.input(|state, now| state.submit(now, ask));
         self.stage = match arrived {
@@ -58,11 +76,7 @@ impl Future for Admission {
     ///
     /// When polled again after it was ready.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let id = match self.stage {
-            Stage::NotArrived => self.arrive()?,
-            Stage::Arrived(id) => id,
-            Stage::Over => panic!("an admission is polled after it was ready"),
-        };
+        let id = self.arrive()?;
         let (granted, _before) = self.shared.read(|state| state.poll_granted(id, context));
         granted.map(|granted| {
             self.stage = Stage::Over;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use serve_core::{CancelReason, Time};
+use serve_core::{CancelReason, RequestId, Time};
 
 use super::admission::Admission;
 use super::ask::Ask;
@@ -87,6 +87,13 @@ impl AsyncDispatcher {
     /// Waits until a [drain](Self::drain) is over: nothing waits, and every permit is gone.
     pub async fn drained(&self) {
         std::future::poll_fn(|context| self.shared.read(|state| state.poll_drained(context))).await;
+    }
+
+    /// Cancels a request, wherever it is: who waits for its permit or works at it is told. False if no
+    /// such request is live.
+    pub fn cancel(&self, id: RequestId, reason: CancelReason) -> bool {
+        self.shared
+            .input(|state, now| state.dispatcher.cancel(now, id, reason))
     }
 
     /// Cancels every request, as at the end of a drain's grace period. Those who wait are told;

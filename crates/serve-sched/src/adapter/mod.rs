@@ -33,6 +33,7 @@ mod permit;
 mod rejection;
 mod response;
 mod shared;
+mod verdict;
 
 pub use admission::Admission;
 pub use ask::Ask;
@@ -44,6 +45,7 @@ pub use layer::{DispatchLayer, DispatchService};
 pub use permit::Permit;
 pub use rejection::Rejection;
 pub use response::ResponseFuture;
+pub use verdict::Verdict;
 
 /// Any error of a body.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

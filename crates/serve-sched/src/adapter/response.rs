@@ -6,16 +6,16 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
+use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body::Body;
 use pin_project::pin_project;
-use serve_core::Span;
 use tower_service::Service;
 
 use super::admission::Admission;
 use super::body::PermitBody;
 use super::permit::Permit;
 use super::rejection::Rejection;
+use super::verdict::Verdict;
 
 /// The response to a request behind a [`DispatchLayer`](super::DispatchLayer).
 ///
@@ -117,7 +117,7 @@ fn answered<R: Body<Data = Bytes>>(
     permit: Permit,
 ) -> Response<PermitBody<R>> {
     let (head, body) = response.into_parts();
-    let body = match verdict(head.status, &head.headers) {
+    let body = match Verdict::of(head.status, &head.headers) {
         Verdict::Answered => PermitBody::holding(permit, &head, body),
         Verdict::Ignored => {
             permit.ignore(head.status.as_str());
@@ -129,28 +129,6 @@ fn answered<R: Body<Data = Bytes>>(
         }
     };
     Response::from_parts(head, body)
-}
-
-enum Verdict {
-    Answered,
-    Ignored,
-    Overloaded(Option<Span>),
-}
-
-/// What an answer says of the load of the service that gave it.
-fn verdict(status: StatusCode, headers: &HeaderMap) -> Verdict {
-    match status.as_u16() {
-        ..400 => Verdict::Answered,
-        408 | 429 | 503 | 504 | 529 => Verdict::Overloaded(retry_after(headers)),
-        _ => Verdict::Ignored,
-    }
-}
-
-/// The hint, if it is given in seconds. A date would need a calendar's clock.
-fn retry_after(headers: &HeaderMap) -> Option<Span> {
-    let seconds = headers.get(header::RETRY_AFTER)?.to_str().ok()?;
-    let seconds: u64 = seconds.trim().parse().ok()?;
-    Some(Span::from_secs(1) * seconds)
 }
 
 fn refused<R>(rejection: Rejection) -> Response<PermitBody<R>> {

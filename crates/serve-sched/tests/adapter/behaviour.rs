@@ -10,7 +10,7 @@ use axum::body::Body;
 use futures::FutureExt;
 use http::{Request, Response, StatusCode, header};
 use http_body_util::BodyExt;
-use serve_core::{Data, Span, Time, Usage};
+use serve_core::{CancelReason, Data, Span, Time, Usage};
 use serve_sched::adapter::{Ask, AsyncDispatcher, Clock, OutputTokens, Permit, Rejection};
 use serve_sched::admit::ConcurrencyLimit;
 use serve_sched::journal::{Decision, Entry};
@@ -91,6 +91,46 @@ fn each_end_of_a_permit_is_counted_as_what_it_is() {
         assert_all_ended(stats);
         assert_eq!(ended_as(stats), [expected]);
     }
+}
+
+/// Wherever it is: in the queue, with its slot granted and not yet seen, at work; and once only.
+#[test]
+fn one_request_is_cancelled_by_its_id_and_the_next_has_its_slot() {
+    let (front, _driver) = on(&Hand::default(), dispatcher(1));
+    let mut first = front.admit(Ask::new(1, 1));
+    let mut second = front.admit(Ask::new(1, 1));
+    let mut third = front.admit(Ask::new(1, 1));
+    let ids = [&mut first, &mut second, &mut third].map(|ask| ask.arrive().unwrap());
+    assert_eq!(first.arrive(), Ok(ids[0]), "a request arrives once");
+    let cancelled = Rejection::Cancelled(CancelReason::Client);
+    assert!(front.cancel(ids[1], CancelReason::Client));
+    assert_eq!(second.now_or_never().unwrap().unwrap_err(), cancelled);
+    // Granted, and its future has not seen it.
+    assert!(front.cancel(ids[0], CancelReason::Client));
+    assert_eq!(first.now_or_never().unwrap().unwrap_err(), cancelled);
+    let mut permit = third.now_or_never().unwrap().unwrap();
+    assert_eq!(permit.id(), ids[2]);
+    assert!(front.cancel(ids[2], CancelReason::Client));
+    assert_eq!(permit.ended().now_or_never(), Some(cancelled));
+    drop(permit);
+    for id in ids {
+        assert!(!front.cancel(id, CancelReason::Client));
+    }
+    assert_all_ended(front.stats());
+    assert_eq!(front.stats().counters.cancelled, 3);
+}
+
+#[test]
+fn what_has_arrived_and_is_never_waited_for_leaves_nothing_behind() {
+    let (front, _driver) = on(&Hand::default(), busy(1));
+    let mut admission = front.admit(Ask::new(1, 1));
+    admission.arrive().unwrap();
+    let mut refused = front.admit(Ask::new(1, 1));
+    assert!(matches!(refused.arrive(), Err(Rejection::Refused(_))));
+    drop(refused);
+    assert_eq!(front.stats().running, 1);
+    drop(admission);
+    assert_all_ended(front.stats());
 }
 
 fn ended_as(stats: DispatcherStats) -> Vec<&'static str> {
