@@ -53,7 +53,8 @@ pub(crate) struct Generated {
     /// The answer's id, as the client sees it.
     pub(crate) id: String,
     pub(crate) outcome: &'static str,
-    pub(crate) prompt_tokens: u32,
+    /// Known once somebody has counted.
+    pub(crate) prompt_tokens: Option<u32>,
     pub(crate) blocks: Option<String>,
     pub(crate) output_tokens: u32,
     /// Known where the engine has told the end.
@@ -141,12 +142,14 @@ impl Drop for Line {
                     path = &*self.path,
                     status = known.status,
                     outcome,
-                    id = generated.map(|generated| &*generated.id),
+                    id = generated
+                        .map(|generated| &*generated.id)
+                        .filter(|id| !id.is_empty()),
                     key = known.key.as_deref(),
                     tenant = known.tenant.as_deref(),
                     class = known.class.as_deref(),
                     peer = self.peer.map(tracing::field::display),
-                    prompt_tokens = generated.map(|generated| generated.prompt_tokens),
+                    prompt_tokens = generated.and_then(|generated| generated.prompt_tokens),
                     output_tokens = generated.map(|generated| generated.output_tokens),
                     cached_tokens = generated.and_then(|generated| generated.cached_tokens),
                     preemptions = generated.and_then(|generated| generated.preemptions),

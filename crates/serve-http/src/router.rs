@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use axum::body::Bytes;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State as Shared};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -33,6 +34,7 @@ use crate::settings::{CapacityStatus, EdgeSettings};
 use crate::stream;
 use crate::strict::strict;
 use crate::terms::{Caller, Terms};
+use crate::upstream::{self, Answer, Upstream};
 
 /// All paths over one server state.
 pub fn router(service: Arc<Service>) -> Router {
@@ -182,7 +184,13 @@ async fn generate<A: Ask>(
     request: Request,
 ) -> Result<Response, Problem> {
     let mut arrived = Some(service.metrics().arrived());
-    let result = answer::<A>(&service, request, &mut arrived).await;
+    let result = match service.upstream() {
+        Some(upstream) => {
+            let upstream = Arc::clone(upstream);
+            forward(&service, upstream, A::ENDPOINT, request, &mut arrived).await
+        }
+        None => answer::<A>(&service, request, &mut arrived).await,
+    };
     match (&result, arrived) {
         (Ok(_), Some(arrived)) => arrived.finished(),
         (Err(problem), Some(arrived)) => arrived.failed(problem),
@@ -226,7 +234,7 @@ async fn answer<A: Ask>(
         let worker = Arc::clone(service);
         let work = async move {
             let (header, generation) = ask.start(worker.serving()?, terms, body).await?;
-            Ok((header, generation.logged(access)))
+            stream::whole_json(&header, generation.logged(access)).await
         };
         // Of its own: every request's future would have its size.
         return Box::pin(once.answer(service, hash, work)).await;
@@ -241,6 +249,56 @@ async fn answer<A: Ask>(
         Ok(stream::events(header, generation, usage))
     } else {
         stream::whole(&header, generation).await
+    }
+}
+
+/// The answer of an engine behind the gate. `arrived` is taken by one that is not complete yet.
+async fn forward(
+    service: &Arc<Service>,
+    upstream: Arc<Upstream>,
+    endpoint: Endpoint,
+    request: Request,
+    arrived: &mut Option<Arrived>,
+) -> Result<Response, Problem> {
+    let settings = service.settings();
+    let access = request.extensions().get::<Access>().cloned();
+    let caller = Caller::of(&request, &service.access().keys)?;
+    let key = idempotency_key(&request, settings)?;
+    service.takes_requests()?;
+    let body = service.bodies().read_json(request).await?;
+    let asked = match body.bytes.len() {
+        0..=INLINE_JSON_BYTES_MAX => upstream.read(endpoint, &body.bytes)?,
+        length => {
+            let (bytes, upstream) = (body.bytes.clone(), Arc::clone(&upstream));
+            let read = move || upstream.read(endpoint, &bytes);
+            let read = service.preparation().run(length, read);
+            read.await.map_err(|_| Problem::Body)??
+        }
+    };
+    let terms = caller.terms(&asked.options, settings)?;
+    if let Some(access) = &access {
+        access.read();
+        access.classed(settings.class_name(terms.class));
+    }
+    let metrics = Arc::clone(service.metrics());
+    if let Some(text) = key {
+        let once = Once::new(endpoint, text, &terms, asked.options.stream)?;
+        let hash = BodyHash::of(&body.bytes);
+        let work = async move {
+            match upstream.ask(asked, terms, body, &metrics, access).await? {
+                Answer::Whole(bytes) => Ok(bytes),
+                // It did not ask for one.
+                Answer::Stream(_) => Err(Problem::EngineStopped),
+            }
+        };
+        return Box::pin(once.answer(service, hash, work)).await;
+    }
+    match upstream.ask(asked, terms, body, &metrics, access).await? {
+        Answer::Whole(bytes) => Ok(stream::json(bytes)),
+        Answer::Stream(parts) => match arrived.take() {
+            Some(arrived) => Ok(upstream::events(parts, arrived)),
+            None => Err(Problem::EngineStopped),
+        },
     }
 }
 
@@ -280,12 +338,8 @@ impl Once {
         self,
         service: &Service,
         body: BodyHash,
-        begun: impl Future<Output = Result<(Header, Generation), Problem>> + Send + 'static,
+        work: impl Future<Output = Result<Bytes, Problem>> + Send + 'static,
     ) -> Result<Response, Problem> {
-        let work = async move {
-            let (header, generation) = begun.await?;
-            stream::whole_json(&header, generation).await
-        };
         // Its log lines belong to the request that began it, whichever waits for it in the end.
         let work = work.in_current_span();
         let answers = service.answers();
@@ -312,7 +366,7 @@ async fn models(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     known(&service.access().keys, &headers, &line)?;
-    let list = ModelList::from(described(service.serving()?));
+    let list = ModelList::from(described(&service)?);
     Ok(Json(list).into_response())
 }
 
@@ -324,18 +378,25 @@ async fn model(
 ) -> Result<Response, Problem> {
     let Path(name) = name.map_err(|_| Problem::Path)?;
     known(&service.access().keys, &headers, &line)?;
-    let serving = service.serving()?;
-    if name != serving.name() {
+    let model = described(&service)?;
+    if name != model.id() {
         return Err(Problem::ModelNotFound {
             asked: name,
-            served: serving.name().to_owned(),
+            served: model.id().to_owned(),
         });
     }
-    Ok(Json(described(serving)).into_response())
+    Ok(Json(model).into_response())
 }
 
-fn described(serving: &ServedModel) -> ModelObject<'_> {
-    ModelObject::new(serving.name(), serving.created(), serving.tokens_max())
+fn described(service: &Service) -> Result<ModelObject<'_>, Problem> {
+    if let Some(upstream) = service.upstream() {
+        service.takes_requests()?;
+        let (name, context) = (upstream.name(), upstream.context());
+        return Ok(ModelObject::new(name, upstream.created(), context));
+    }
+    let serving = service.serving()?;
+    let context = Some(serving.tokens_max());
+    Ok(ModelObject::new(serving.name(), serving.created(), context))
 }
 
 /// Cancels a live request of the caller's, by the id of its answer or by its `x-request-id`. Its
@@ -351,8 +412,10 @@ async fn cancel(
     let key = known(&access.keys, &headers, &line)?;
     let tenant = key.map(|key| key.identity.tenant).unwrap_or_default();
     // Also while the server drains: a cancellation helps it to end.
-    let serving = service.running()?;
-    let cancelled = serving.cancel(tenant, &id)?;
+    let cancelled = match service.upstream() {
+        Some(upstream) => upstream.cancel(tenant, &id)?,
+        None => service.running()?.cancel(tenant, &id)?,
+    };
     Ok(Json(json!({ "id": id, "cancelled": cancelled })).into_response())
 }
 

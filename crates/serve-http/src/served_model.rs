@@ -280,7 +280,7 @@ impl ServedModel {
             reservation.submitted(&taken);
         }
         let ticket = taken?;
-        let mut log = RequestLog::new(header.id.clone(), job.arrival, prompt_tokens);
+        let mut log = RequestLog::new(header.id.clone(), job.arrival, Some(prompt_tokens));
         log.blocks = blocks;
         log.output_tokens_max = output_tokens_max;
         log.deadline = deadline;

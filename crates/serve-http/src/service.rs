@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use serde_json::Value;
-use serve_core::{Backend, Span};
+use serve_core::{Backend, CancelReason, Span};
 use serve_sched::Policies;
 use serve_sched::settings::{Change, ChangeError};
 use thiserror::Error;
@@ -23,6 +23,7 @@ use crate::secret_ids::SecretIds;
 use crate::served_model::ServedModel;
 use crate::settings::EdgeSettings;
 use crate::text::Text;
+use crate::upstream::{Upstream, first_served};
 use crate::worker::{Rebuild, Worker, WorkerError};
 
 /// A model, ready to be served.
@@ -82,6 +83,8 @@ pub struct Service {
     access: RwLock<Arc<Access>>,
     lifecycle: Arc<Lifecycle>,
     serving: OnceLock<ServedModel>,
+    /// In place of an engine of its own.
+    upstream: OnceLock<Arc<Upstream>>,
     answers: Arc<Answers>,
     metrics: Arc<Metrics>,
     bodies: Bodies,
@@ -112,6 +115,7 @@ impl Service {
             settings,
             lifecycle: Arc::default(),
             serving: OnceLock::new(),
+            upstream: OnceLock::new(),
             metrics,
             ids: SecretIds::default(),
             preparation: Preparation::default(),
@@ -135,8 +139,13 @@ impl Service {
     /// [`ReloadError`]; then nothing has changed.
     pub fn reload(&self, change: &Change, keys: Keys, shown: Value) -> Result<(), ReloadError> {
         let not_ready = || ReloadError::NotReady(self.lifecycle.state());
-        let serving = self.running().map_err(|_| not_ready())?;
-        serving.worker().change(change).ok_or_else(not_ready)??;
+        match self.upstream() {
+            Some(upstream) => upstream.change(change)?,
+            None => {
+                let serving = self.running().map_err(|_| not_ready())?;
+                serving.worker().change(change).ok_or_else(not_ready)??;
+            }
+        }
         let mut access = self.access.write().unwrap_or_else(PoisonError::into_inner);
         *access = Arc::new(Access { keys, shown });
         Ok(())
@@ -179,7 +188,7 @@ impl Service {
     }
 
     /// What only this knows of the metrics.
-    pub(crate) fn snapshot(&self) -> Snapshot {
+    pub(crate) fn snapshot(&self) -> Snapshot<'_> {
         let names = State::ALL.map(State::name);
         Snapshot {
             served: self.serving.get().map(|serving| Served {
@@ -188,6 +197,7 @@ impl Service {
                 stats: serving.worker().stats(),
                 oldest: serving.worker().oldest_waits(),
             }),
+            upstream: self.upstream().map(|upstream| upstream.figures()),
             state: match self.is_stalled() {
                 true => STALLED,
                 false => self.lifecycle.state().name(),
@@ -209,13 +219,7 @@ impl Service {
     ///
     /// [`LaunchError`], after which nothing is served.
     pub async fn launch(&self, loaded: Loaded) -> Result<(), LaunchError> {
-        if !self.lifecycle.advance(State::Warming) {
-            let state = self.lifecycle.state();
-            return Err(match state {
-                State::Warming | State::Rebuilding | State::Ready => LaunchError::Twice,
-                _ => LaunchError::TooLate(state),
-            });
-        }
+        self.warm()?;
         let worker = Worker::start(
             loaded.backend,
             loaded.policies,
@@ -241,6 +245,54 @@ impl Service {
             Ok(())
         } else {
             Err(LaunchError::TooLate(self.lifecycle.state()))
+        }
+    }
+
+    /// Waits until an engine of somebody else's serves, however long that takes, and then takes requests for it. Must be
+    /// called inside a tokio runtime.
+    ///
+    /// # Errors
+    ///
+    /// [`LaunchError`], after which nothing is served.
+    pub async fn attach(&self, upstream: Arc<Upstream>) -> Result<(), LaunchError> {
+        self.warm()?;
+        let attached = Arc::clone(&upstream);
+        self.upstream
+            .set(attached)
+            .map_err(|_| LaunchError::Twice)?;
+        if !first_served(&upstream, &self.lifecycle).await {
+            return Err(LaunchError::TooLate(self.lifecycle.state()));
+        }
+        let lifecycle = Arc::clone(&self.lifecycle);
+        tokio::spawn(async move { upstream.watch(&lifecycle).await });
+        Ok(())
+    }
+
+    fn warm(&self) -> Result<(), LaunchError> {
+        if self.lifecycle.advance(State::Warming) {
+            return Ok(());
+        }
+        let state = self.lifecycle.state();
+        Err(match state {
+            State::Warming | State::Rebuilding | State::Ready => LaunchError::Twice,
+            _ => LaunchError::TooLate(state),
+        })
+    }
+
+    /// The engine of somebody else's, in whatever state the server is.
+    pub(crate) fn upstream(&self) -> Option<&Arc<Upstream>> {
+        self.upstream.get()
+    }
+
+    /// Whether requests are taken now.
+    ///
+    /// # Errors
+    ///
+    /// [`Problem::NotReady`] with the state that the server is in.
+    pub(crate) fn takes_requests(&self) -> Result<(), Problem> {
+        match self.lifecycle.state() {
+            State::Ready | State::LameDuck => Ok(()),
+            state => Err(Problem::NotReady(state)),
         }
     }
 
@@ -277,6 +329,9 @@ impl Service {
     /// allow.
     pub fn is_stalled(&self) -> bool {
         let patience = self.settings.stalled_after;
+        if let Some(upstream) = self.upstream() {
+            return self.takes_requests().is_ok() && upstream.is_stalled(patience);
+        }
         let serving = self.serving();
         serving.is_ok_and(|serving| serving.is_stalled(patience))
     }
@@ -296,7 +351,8 @@ impl Service {
     /// Where it serves and the settings have a delay, it first [leaves](Self::leave) for so long.
     pub async fn drain(&self) -> usize {
         let delay = self.settings.drain_delay;
-        if !delay.is_zero() && self.serving.get().is_some() {
+        let serves = self.serving.get().is_some() || self.upstream.get().is_some();
+        if !delay.is_zero() && serves {
             let left = self.leave();
             // One that has failed takes nothing, so there is nothing to wait for.
             if self.lifecycle.state() == State::LameDuck {
@@ -304,6 +360,9 @@ impl Service {
             }
         }
         self.lifecycle.advance(State::Draining);
+        if let Some(upstream) = self.upstream() {
+            return self.drain_gate(upstream).await;
+        }
         let Some(serving) = self.serving.get() else {
             return 0;
         };
@@ -318,6 +377,24 @@ impl Service {
         warn!(cancelled = cut, "the drain timeout has passed");
         // Bounded, because a device that hangs must not keep the process from ending.
         let _ = tokio::time::timeout(Duration::from_secs(5), worker.idle()).await;
+        cut
+    }
+
+    async fn drain_gate(&self, upstream: &Upstream) -> usize {
+        let gate = upstream.gate();
+        gate.drain();
+        let stats = gate.stats();
+        info!(live = stats.waiting + stats.running, "draining");
+        let patience = self.settings.drain_timeout;
+        if tokio::time::timeout(patience, gate.drained()).await.is_ok() {
+            return 0;
+        }
+        let stats = gate.stats();
+        let cut = stats.waiting as usize + stats.running as usize;
+        gate.cancel_all(CancelReason::Drain);
+        warn!(cancelled = cut, "the drain timeout has passed");
+        // Bounded, because an engine that hangs must not keep the process from ending.
+        let _ = tokio::time::timeout(Duration::from_secs(5), gate.drained()).await;
         cut
     }
 }

@@ -90,10 +90,15 @@ pub fn events(header: Header, generation: Generation, usage: StreamUsage) -> Res
         let frame = writer.next().await?;
         Some((Ok::<_, std::convert::Infallible>(frame), writer))
     });
-    let mut response = HttpBody::from_stream(frames).into_response();
+    event_stream(HttpBody::from_stream(frames))
+}
+
+/// A response of server-sent events.
+pub(crate) fn event_stream(body: HttpBody) -> Response {
+    let mut response = body.into_response();
     let headers = response.headers_mut();
-    let event_stream = HeaderValue::from_static("text/event-stream; charset=utf-8");
-    headers.insert(header::CONTENT_TYPE, event_stream);
+    let content_type = HeaderValue::from_static("text/event-stream; charset=utf-8");
+    headers.insert(header::CONTENT_TYPE, content_type);
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     // Proxies of the nginx kind collect a body before they pass it on unless they are told.
     let unbuffered = HeaderName::from_static("x-accel-buffering");
@@ -236,6 +241,13 @@ fn event(body: &impl Serialize, frames: &mut BytesMut) {
     frames.extend_from_slice(b"data: ");
     json_into(body, frames);
     frames.extend_from_slice(b"\n\n");
+}
+
+/// A problem in mid-stream.
+pub(crate) fn problem_event(problem: &Problem) -> Bytes {
+    let mut frames = BytesMut::new();
+    event(&problem.body(), &mut frames);
+    frames.freeze()
 }
 
 /// Appends a body as JSON.

@@ -18,7 +18,8 @@ pub(crate) struct RequestLog {
     /// says nothing.
     pub(crate) outcome: &'static str,
     finish: Option<Finish>,
-    prompt_tokens: u32,
+    /// Known once somebody has counted.
+    prompt_tokens: Option<u32>,
     /// Hashes of the prompt's blocks, where the log tells them.
     pub(crate) blocks: Option<String>,
     output_tokens: u32,
@@ -30,6 +31,8 @@ pub(crate) struct RequestLog {
     last: Time,
     /// What the engine has told at the end.
     pub(crate) used: Option<Usage>,
+    /// Where an engine of another kind has told it.
+    cached_tokens: Option<u32>,
     /// The line of the HTTP request that this belongs to; a warm-up has none.
     pub(crate) access: Option<Access>,
     /// Where it is measured; a warm-up is not.
@@ -37,7 +40,7 @@ pub(crate) struct RequestLog {
 }
 
 impl RequestLog {
-    pub(crate) fn new(id: String, arrival: Time, prompt_tokens: u32) -> Self {
+    pub(crate) fn new(id: String, arrival: Time, prompt_tokens: Option<u32>) -> Self {
         Self {
             id,
             outcome: "cancelled",
@@ -52,6 +55,7 @@ impl RequestLog {
             first_token: None,
             last: arrival,
             used: None,
+            cached_tokens: None,
             access: None,
             metrics: None,
         }
@@ -64,29 +68,50 @@ impl RequestLog {
     }
 
     pub(crate) fn saw(&mut self, event: &Event) {
-        let before = std::mem::replace(&mut self.last, event.at);
         match event.kind {
-            EventKind::Started => {
-                self.started = Some(event.at);
-                if let Some(metrics) = &self.metrics {
-                    metrics.queued(event.at.since(self.arrival));
+            EventKind::Started => self.started(event.at),
+            EventKind::Token { .. } => self.tokens(event.at, 1),
+            _ => self.last = event.at,
+        }
+    }
+
+    /// It has left the queue.
+    pub(crate) fn started(&mut self, at: Time) {
+        self.last = at;
+        self.started = Some(at);
+        if let Some(metrics) = &self.metrics {
+            metrics.queued(at.since(self.arrival));
+        }
+    }
+
+    /// Tokens of its answer have come.
+    pub(crate) fn tokens(&mut self, at: Time, tokens: u32) {
+        let before = std::mem::replace(&mut self.last, at);
+        let first = self.first_token.is_none();
+        self.first_token.get_or_insert(at);
+        if let Some(metrics) = &self.metrics {
+            match first {
+                true => {
+                    let since = at.since(self.arrival);
+                    metrics.first_token(since, self.prompt_tokens.unwrap_or(0));
+                }
+                // Those that came together are one event: each has its part of the time.
+                false => {
+                    let gap = at.since(before).mul_div(1, tokens.max(1).into());
+                    (0..tokens).for_each(|_| metrics.another_token(gap));
                 }
             }
-            EventKind::Token { .. } => {
-                let first = self.first_token.is_none();
-                self.first_token.get_or_insert(event.at);
-                if let Some(metrics) = &self.metrics {
-                    match first {
-                        true => {
-                            let since = event.at.since(self.arrival);
-                            metrics.first_token(since, self.prompt_tokens);
-                        }
-                        false => metrics.another_token(event.at.since(before)),
-                    }
-                }
-                self.output_tokens += 1;
-            }
-            _ => {}
+        }
+        self.output_tokens += tokens;
+    }
+
+    /// It has ended, and an engine of another kind has told what it used; without that, what was seen holds.
+    pub(crate) fn ended(&mut self, at: Time, usage: Option<Usage>) {
+        self.last = at;
+        if let Some(usage) = usage {
+            self.prompt_tokens = Some(usage.prompt_tokens);
+            self.output_tokens = usage.output_tokens;
+            self.cached_tokens = Some(usage.cached_tokens);
         }
     }
 
@@ -121,6 +146,10 @@ impl RequestLog {
 }
 
 impl RequestLog {
+    fn cached_tokens(&self) -> Option<u32> {
+        self.used.map_or(self.cached_tokens, |usage| Some(usage.cached_tokens))
+    }
+
     fn answered(&self) -> Answered {
         let [_, prefill, decode] = self.parts();
         let late = match self.finish {
@@ -132,10 +161,10 @@ impl RequestLog {
             prefill: self.first_token.map(|_| prefill),
             decode,
             whole: self.last.since(self.arrival),
-            prompt_tokens: self.prompt_tokens,
+            prompt_tokens: self.prompt_tokens.unwrap_or(0),
             output_tokens: self.output_tokens,
             output_tokens_max: self.output_tokens_max,
-            cached_tokens: self.used.map(|usage| usage.cached_tokens),
+            cached_tokens: self.cached_tokens(),
             in_time: late.map(|late| !late),
         }
     }
@@ -153,7 +182,7 @@ impl Drop for RequestLog {
                 prompt_tokens: self.prompt_tokens,
                 blocks: self.blocks.take(),
                 output_tokens: self.output_tokens,
-                cached_tokens: self.used.map(|usage| usage.cached_tokens),
+                cached_tokens: self.cached_tokens(),
                 preemptions: self.used.map(|usage| usage.preemptions),
                 parts: self.parts(),
             });
@@ -169,7 +198,7 @@ mod tests {
 
     #[test]
     fn the_three_parts_add_up_to_the_whole() {
-        let mut log = RequestLog::new("a".to_owned(), Time::from_millis(10), 3);
+        let mut log = RequestLog::new("a".to_owned(), Time::from_millis(10), Some(3));
         let event = |millis, kind| Event {
             request: RequestId::new(1),
             at: Time::from_millis(millis),
@@ -189,7 +218,7 @@ mod tests {
 
     #[test]
     fn a_request_that_never_started_only_waited() {
-        let mut log = RequestLog::new("a".to_owned(), Time::from_millis(10), 3);
+        let mut log = RequestLog::new("a".to_owned(), Time::from_millis(10), Some(3));
         log.last = Time::from_millis(15);
         assert_eq!(log.parts().map(Span::as_millis), [5, 0, 0]);
     }

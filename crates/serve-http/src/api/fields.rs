@@ -22,11 +22,7 @@ impl Fields {
     ///
     /// [`Problem::Syntax`] with line and column, or [`Problem::Type`] when it is no object.
     pub(crate) fn of_body(body: &[u8]) -> Result<Self, Problem> {
-        let value = serde_json::from_slice(body).map_err(|error| Problem::Syntax {
-            cause: cause_alone(&error),
-            line: error.line(),
-            column: error.column(),
-        })?;
+        let value = serde_json::from_slice(body).map_err(|error| syntax(&error))?;
         Self::of_value(value, String::new())
     }
 
@@ -143,6 +139,15 @@ impl Fields {
                 param: self.path(name),
             }),
         }
+    }
+}
+
+/// What is told of a body that is no JSON.
+pub(crate) fn syntax(error: &serde_json::Error) -> Problem {
+    Problem::Syntax {
+        cause: cause_alone(error),
+        line: error.line(),
+        column: error.column(),
     }
 }
 

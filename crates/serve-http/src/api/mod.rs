@@ -18,6 +18,7 @@ mod response;
 pub use chat::{ChatRequest, Message, Role};
 pub use completion::{CompletionRequest, Prompt};
 pub use endpoint::Endpoint;
+pub(crate) use fields::{Fields, syntax};
 pub use logprobs::{Score, ScoredToken};
 pub use options::{
     Options, STOP_BYTES_MAX, STOPS_MAX, SamplingOptions, StreamUsage, TIMEOUT_MS_MAX,

@@ -143,11 +143,19 @@ impl Options {
             ignore_eos: fields.boolean("ignore_eos")?.unwrap_or(false),
             stream,
             stream_usage: stream_usage(fields, stream)?,
+            logprobs: None,
+            sampling: SamplingOptions::take(fields)?,
+            ..Self::addressed(fields)?
+        })
+    }
+
+    /// Takes what is said to the server and not to the model: the class and the time limits.
+    pub(crate) fn addressed(fields: &mut Fields) -> Result<Self, Problem> {
+        Ok(Self {
             class: fields.string("request_class")?,
             timeout_ms: timeout_ms(fields, "timeout_ms")?,
             queue_timeout_ms: timeout_ms(fields, "queue_timeout_ms")?,
-            logprobs: None,
-            sampling: SamplingOptions::take(fields)?,
+            ..Self::default()
         })
     }
 

@@ -273,15 +273,17 @@ pub struct ModelObject<'a> {
     object: &'static str,
     created: u64,
     owned_by: &'static str,
-    context_length: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    context_length: Option<u32>,
     /// The same, by the name that vLLM's clients look for.
-    max_model_len: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_model_len: Option<u32>,
 }
 
 impl<'a> ModelObject<'a> {
     /// The model `name`, served since `created`, of which one request can hold `context_length`
-    /// tokens.
-    pub fn new(name: &'a str, created: u64, context_length: u32) -> Self {
+    /// tokens, if that is known.
+    pub fn new(name: &'a str, created: u64, context_length: Option<u32>) -> Self {
         Self {
             id: name,
             object: "model",
@@ -290,6 +292,11 @@ impl<'a> ModelObject<'a> {
             context_length,
             max_model_len: context_length,
         }
+    }
+
+    /// The name that clients ask for.
+    pub fn id(&self) -> &str {
+        self.id
     }
 }
 

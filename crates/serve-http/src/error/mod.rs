@@ -9,6 +9,7 @@
 
 mod response;
 
+use axum::body::Bytes;
 use axum::http::StatusCode;
 use serve_core::{Blame, CancelReason, Code, InvalidRequest, InvalidSampling, Refusal, Span};
 use thiserror::Error;
@@ -252,6 +253,28 @@ pub enum Problem {
     /// The inference thread is gone.
     #[error("the inference thread has stopped")]
     EngineStopped,
+    /// The engine behind the gate cannot be reached, and the request has not reached it.
+    #[error("the engine behind this server cannot be reached")]
+    Unreachable,
+    /// The engine behind the gate has too much to do.
+    #[error("the engine behind this server has too much to do: {said}")]
+    UpstreamBusy {
+        /// The engine's own words.
+        said: String,
+        /// When it wants to be asked again: its own `Retry-After`.
+        retry_after: Option<String>,
+    },
+    /// The engine behind the gate refused the request for a reason that is the request's own. The client gets the engine's
+    /// answer as it is.
+    #[error("the engine behind this server refused the request: {status}")]
+    UpstreamRefused {
+        /// The engine's status.
+        status: StatusCode,
+        /// What its body is written in.
+        content_type: Option<String>,
+        /// The engine's words.
+        body: Bytes,
+    },
     /// The request was cancelled.
     #[error("the request was cancelled: {0}")]
     Cancelled(CancelReason),
@@ -335,6 +358,9 @@ impl Problem {
             Self::NotReady(State::Draining | State::Stopped) => unavailable("shutting_down"),
             Self::NotReady(State::Failed) | Self::EngineStopped => unavailable("engine_stopped"),
             Self::NotReady(_) => unavailable("not_ready"),
+            Self::Unreachable => unavailable("engine_unreachable"),
+            Self::UpstreamBusy { .. } => full("overloaded"),
+            Self::UpstreamRefused { status, .. } => invalid(*status, "engine_refused"),
             Self::Backend { .. } => Code::BACKEND_ERROR.into(),
             Self::Cancelled(reason) => reason.code().into(),
             Self::SlowReader { .. } => bad_request("slow_reader"),

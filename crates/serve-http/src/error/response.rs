@@ -1,7 +1,8 @@
 //! How a problem is answered: its object, its headers, and what it tells those that it passes on its way out.
 
 use axum::Json;
-use axum::http::{HeaderValue, header};
+use axum::body::Bytes;
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
@@ -40,7 +41,12 @@ fn shown(text: &str) -> &str {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let kind = self.kind();
-        let mut response = (kind.status, Json(self.body())).into_response();
+        let mut response = match &self {
+            Self::UpstreamRefused {
+                body, content_type, ..
+            } => as_it_is(kind.status, content_type.as_deref(), body),
+            _ => (kind.status, Json(self.body())).into_response(),
+        };
         response.extensions_mut().insert(Told {
             code: kind.code,
             for_capacity: self.is_capacity(),
@@ -69,8 +75,25 @@ impl IntoResponse for Problem {
             let headers = response.headers_mut();
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
+        if let Self::UpstreamBusy { retry_after, .. } = &self
+            && let Some(said) = retry_after
+                .as_ref()
+                .and_then(|said| HeaderValue::try_from(said).ok())
+        {
+            response.headers_mut().insert(header::RETRY_AFTER, said);
+        }
         response
     }
+}
+
+/// What another server has answered.
+fn as_it_is(status: StatusCode, content_type: Option<&str>, body: &Bytes) -> Response {
+    let mut response = (status, body.clone()).into_response();
+    let usual = HeaderValue::from_static("application/json");
+    let content_type = content_type.and_then(|text| HeaderValue::try_from(text).ok());
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, content_type.unwrap_or(usual));
+    response
 }
 
 /// What a response tells of a problem, for those that it passes on its way out.

@@ -11,6 +11,7 @@ mod histogram;
 mod process;
 mod tally;
 mod text;
+mod upstream;
 mod vllm;
 mod written;
 
@@ -29,6 +30,7 @@ use text::Text;
 pub(crate) use class::{Answered, ClassMetrics, Finish};
 pub(crate) use tally::Arrived;
 pub(crate) use text::Format;
+pub(crate) use upstream::{Sent, UpstreamCounts, UpstreamFigures};
 
 /// All counts and histograms of one server.
 #[derive(Debug)]
@@ -51,9 +53,11 @@ pub(crate) struct Metrics {
 }
 
 /// What only the rest of the server knows when its metrics are read.
-pub(crate) struct Snapshot {
+pub(crate) struct Snapshot<'a> {
     /// What is served, if something is.
     pub(crate) served: Option<Served>,
+    /// Figures of an engine behind the gate, if there is one.
+    pub(crate) upstream: Option<UpstreamFigures<'a>>,
     /// The state that the server is in, of all those that it can be in.
     pub(crate) state: &'static str,
     /// The names of those.
@@ -137,7 +141,7 @@ impl Metrics {
     }
 
     /// All of it as text.
-    pub(crate) fn text(&self, snapshot: &Snapshot, format: Format) -> String {
+    pub(crate) fn text(&self, snapshot: &Snapshot<'_>, format: Format) -> String {
         let mut text = Text::new(format);
         self.write(&mut text, snapshot);
         if self.settings.vllm_names

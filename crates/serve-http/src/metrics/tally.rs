@@ -30,7 +30,7 @@ impl End {
     fn of(problem: &Problem) -> Self {
         match problem {
             Problem::Cancelled(_) | Problem::SlowReader { .. } => Self::Cancelled,
-            Problem::Backend { .. } | Problem::EngineStopped => Self::Failed,
+            Problem::Backend { .. } | Problem::EngineStopped | Problem::Unreachable => Self::Failed,
             _ => Self::Refused,
         }
     }
@@ -47,7 +47,7 @@ impl End {
 
 /// The codes with which requests for text are refused: each of them is counted from 0 on, so that a rule finds it
 /// before the first has come.
-pub(super) const REFUSAL_CODES: [&str; 29] = [
+pub(super) const REFUSAL_CODES: [&str; 30] = [
     "body_timeout",
     "body_too_large",
     "class_forbidden",
@@ -55,6 +55,7 @@ pub(super) const REFUSAL_CODES: [&str; 29] = [
     "context_length_exceeded",
     "deadline_exceeded",
     "deadline_unreachable",
+    "engine_refused",
     "idempotency_key_reused",
     "incomplete_body",
     "invalid_api_key",

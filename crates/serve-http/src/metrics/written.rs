@@ -9,16 +9,22 @@ use super::class::{ClassMetrics, Finish};
 use super::histogram::Histogram;
 use super::tally::{End, REFUSAL_CODES};
 use super::text::{Kind, Text};
-use super::{Metrics, Served, Snapshot, process};
+use super::{Metrics, Served, Snapshot, process, upstream};
 
 impl Metrics {
-    pub(super) fn write(&self, text: &mut Text, snapshot: &Snapshot) {
+    pub(super) fn write(&self, text: &mut Text, snapshot: &Snapshot<'_>) {
         self.write_book(text);
         if let Some(served) = &snapshot.served {
             self.write_served(text, served);
         }
+        if let Some(figures) = &snapshot.upstream {
+            upstream::write(text, figures);
+        }
         self.write_classes(text);
-        self.write_steps(text);
+        // The steps of an engine behind the gate are its own.
+        if snapshot.upstream.is_none() {
+            self.write_steps(text);
+        }
         self.write_edge(text, snapshot);
         let mut build = text.family(Kind::Gauge, "serve_build_info", "What this binary is");
         let labels = self.settings.build.iter();
@@ -237,11 +243,6 @@ impl Metrics {
                 "Time from a disconnect, an abort or a deadline until all that the request held was free",
                 &self.release_lag_seconds,
             ),
-            (
-                "serve_retry_after_seconds",
-                "How long refused requests were told to wait before they try again",
-                &self.retry_after_seconds,
-            ),
         ];
         for (name, help, histogram) in parts {
             text.family(Kind::Histogram, name, help)
@@ -249,7 +250,10 @@ impl Metrics {
         }
     }
 
-    fn write_edge(&self, text: &mut Text, snapshot: &Snapshot) {
+    fn write_edge(&self, text: &mut Text, snapshot: &Snapshot<'_>) {
+        let help = "How long refused requests were told to wait before they try again";
+        text.family(Kind::Histogram, "serve_retry_after_seconds", help)
+            .histogram(&[], &self.retry_after_seconds.read());
         let help = "Connections that are open";
         text.gauge(
             "serve_connections",

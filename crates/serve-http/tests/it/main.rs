@@ -35,3 +35,4 @@ mod refusals;
 mod settings;
 mod support;
 mod tenants;
+mod upstream;

@@ -402,6 +402,16 @@ fn table() -> Vec<(Problem, u16, &'static str, &'static str)> {
             "engine_stopped",
         ),
         (Problem::EngineStopped, 503, SERVER, "engine_stopped"),
+        (Problem::Unreachable, 503, SERVER, "engine_unreachable"),
+        (
+            Problem::UpstreamBusy {
+                said: "status 503".to_owned(),
+                retry_after: Some("2".to_owned()),
+            },
+            429,
+            SERVER,
+            "overloaded",
+        ),
         (never(late), 504, SERVER, "deadline_exceeded"),
         (
             Problem::Cancelled(CancelReason::Deadline),
