@@ -2,10 +2,11 @@
 
 use std::net::SocketAddr;
 
+use serve_http::Upstream;
 use serve_sched::settings::CLASSES;
 
 use crate::assemble::{Description, Example};
-use crate::settings::Cli;
+use crate::settings::{Cli, UpstreamLimit};
 
 /// What is served, where, and a command to try.
 pub(crate) fn banner(
@@ -24,6 +25,40 @@ pub(crate) fn banner(
     lines.extend(description.lines.iter().cloned());
     lines.push(("limits", limits));
     lines.extend(cli.scheduler.lines());
+    whole(cli, lines, name, &description.example, (address, health))
+}
+
+/// The same of an engine behind the gate.
+pub(crate) fn of_front(
+    cli: &Cli,
+    upstream: &Upstream,
+    address: SocketAddr,
+    health: Option<SocketAddr>,
+) -> String {
+    let limit = match cli.upstream.limit() {
+        UpstreamLimit::Fixed(limit) => format!("{limit} requests with the engine"),
+        UpstreamLimit::Measured(name) => {
+            format!("as many requests with the engine as {name} measures")
+        }
+    };
+    let engine = format!("{}, which calls it {}", upstream.url(), upstream.model());
+    let mut lines = vec![
+        ("model", upstream.name().to_owned()),
+        ("engine", engine),
+        ("limit", limit),
+    ];
+    lines.extend(cli.scheduler.gate_lines());
+    let example = Example::Continue("Once upon a time");
+    whole(cli, lines, upstream.name(), &example, (address, health))
+}
+
+fn whole(
+    cli: &Cli,
+    mut lines: Vec<(&'static str, String)>,
+    name: &str,
+    example: &Example,
+    (address, health): (SocketAddr, Option<SocketAddr>),
+) -> String {
     lines.push(("access", access(cli)));
     lines.push(("address", format!("http://{address}")));
     if let Some(health) = health {
@@ -33,7 +68,7 @@ pub(crate) fn banner(
         .iter()
         .map(|(key, value)| format!("  {key:<10}{value}\n"));
     let lines: String = lines.collect();
-    let curl = curl(name, &description.example, address, !cli.keys.is_empty());
+    let curl = curl(name, example, address, !cli.keys.is_empty());
     format!("\n{lines}\n  try it:  {curl}\n\n")
 }
 

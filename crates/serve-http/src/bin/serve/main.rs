@@ -4,6 +4,7 @@ mod assemble;
 mod banner;
 mod console;
 mod failure;
+mod front;
 mod hash_key;
 mod log;
 mod nearest;
@@ -154,26 +155,54 @@ async fn serve(cli: Cli, log: Log, console: Console) -> Result<(), Failure> {
         .spawn(move || reloading.run(&told))
         .map_err(Failure::Runtime)?;
 
-    let loading = load(cli.clone(), current, console.clone());
-    tokio::select! {
-        // A signal while the model loads: the server has drained, and the model is not waited for.
-        _ = running => {}
-        loaded = loading => {
-            let Assembled { loaded, description } = loaded?;
-            service.describe(description.running.clone());
-            let name = loaded.name.clone();
-            match service.launch(loaded).await {
-                Ok(()) => {
-                    console.print(&banner::banner(&cli, &name, &description, address, health));
+    match front::upstream(&cli, &current)? {
+        Some(upstream) => {
+            if front::attach(&upstream, &service, &console).await? {
+                service.describe(front::running(&cli, &upstream));
+                console.print(&banner::of_front(&cli, &upstream, address, health));
+            }
+        }
+        None => {
+            let loading = load(cli.clone(), current, console.clone());
+            tokio::select! {
+                // A signal while the model loads: the server has drained, and the model is not waited for.
+                _ = running => {}
+                loaded = loading => {
+                    if let Some(banner) = launch(&service, loaded?, &cli, (address, health)).await? {
+                        console.print(&banner);
+                    }
                 }
-                Err(serve_http::LaunchError::TooLate(_)) => {}
-                Err(error) => return Err(Failure::Launch(error)),
             }
         }
     }
     match (&mut server).await {
         Ok(result) => result.map_err(Failure::Runtime),
         Err(error) => Err(Failure::Runtime(std::io::Error::other(error))),
+    }
+}
+
+/// Serves a model that has been put together. Returns what a person reads then, unless the server was told to stop.
+async fn launch(
+    service: &Service,
+    Assembled {
+        loaded,
+        description,
+    }: Assembled,
+    cli: &Cli,
+    (address, health): (SocketAddr, Option<SocketAddr>),
+) -> Result<Option<String>, Failure> {
+    service.describe(description.running.clone());
+    let name = loaded.name.clone();
+    match service.launch(loaded).await {
+        Ok(()) => Ok(Some(banner::banner(
+            cli,
+            &name,
+            &description,
+            address,
+            health,
+        ))),
+        Err(serve_http::LaunchError::TooLate(_)) => Ok(None),
+        Err(error) => Err(Failure::Launch(error)),
     }
 }
 

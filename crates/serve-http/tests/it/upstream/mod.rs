@@ -2,6 +2,7 @@
 //! against a scripted engine on a socket.
 
 mod attach;
+mod binary;
 mod cancel;
 mod engine;
 mod faults;

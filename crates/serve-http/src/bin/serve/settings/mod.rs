@@ -7,6 +7,7 @@ mod network;
 mod requests;
 mod scheduler;
 mod units;
+mod upstream;
 mod variables;
 
 use std::path::PathBuf;
@@ -16,6 +17,7 @@ use serde::Serialize;
 use serde_json::Value;
 use serve_sched::Settings;
 use serve_sched::settings::{MOCK, Row};
+use serve_sched::table::{Entry, table};
 
 use crate::failure::{EXIT_CODES, Failure};
 use crate::{log, version};
@@ -26,6 +28,8 @@ use network::NetworkSettings;
 pub(crate) use requests::CapacityStatus;
 use requests::RequestSettings;
 use scheduler::SchedulerSettings;
+pub(crate) use upstream::UpstreamLimit;
+use upstream::{UpstreamSettings, is_of_gate};
 
 /// Serves a language model behind an OpenAI-compatible API.
 ///
@@ -150,6 +154,10 @@ pub(crate) struct Cli {
     #[serde(flatten)]
     pub(crate) requests: RequestSettings,
 
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(crate) upstream: UpstreamSettings,
+
     /// From the settings file alone.
     #[arg(skip)]
     pub(crate) keys: Vec<KeySettings>,
@@ -187,6 +195,9 @@ impl Backend {
 impl Cli {
     /// Checks what no single setting can know.
     pub(crate) fn validate(&self) -> Result<(), Failure> {
+        if self.upstream.is_on() {
+            return self.validate_front();
+        }
         let mock = self.backend == Backend::Mock;
         let contradictions = [
             (
@@ -239,7 +250,8 @@ impl Cli {
         let contradictions = contradictions
             .into_iter()
             .chain(self.network.contradictions())
-            .chain(self.requests.contradictions());
+            .chain(self.requests.contradictions())
+            .chain(self.upstream.contradictions());
         if let Some((setting, _, cause)) =
             contradictions.into_iter().find(|(_, applies, _)| *applies)
         {
@@ -251,6 +263,52 @@ impl Cli {
             Some(row) => Err(usage(&row.flag(), "it needs --backend mock".to_owned())),
             None => Ok(self.settings().check()?),
         }
+    }
+
+    /// The same in front of somebody else's engine, which has a model, a device and batches of its own.
+    fn validate_front(&self) -> Result<(), Failure> {
+        let given = [
+            ("--model", self.model.is_some()),
+            ("--revision", self.revision.is_some()),
+            ("--backend", self.backend != Backend::DEFAULT),
+            ("--log-prompt-blocks", self.log_prompt_blocks > 0),
+            #[cfg(feature = "model")]
+            ("--chat-template", self.chat_template.is_some()),
+            #[cfg(feature = "model")]
+            ("--device", self.device.is_some()),
+            #[cfg(feature = "model")]
+            ("--precision", self.precision.is_some()),
+            #[cfg(feature = "model")]
+            ("--graphs", self.graphs.is_some()),
+            #[cfg(feature = "model")]
+            ("--quantize", self.quantize.is_some()),
+        ];
+        const OWN: &str = "the engine behind --upstream has its own";
+        if let Some((setting, _)) = given.into_iter().find(|(_, is_given)| *is_given) {
+            return Err(usage(setting, OWN.to_owned()));
+        }
+        let is_engines =
+            |entry: &Entry| !is_of_gate(entry) && self.settings().is_given(entry.row.name);
+        if let Some(entry) = table().into_iter().find(is_engines) {
+            return Err(usage(&entry.row.flag(), OWN.to_owned()));
+        }
+        let anonymous = (
+            "--allow-anonymous",
+            self.network.allow_anonymous && !self.keys.is_empty(),
+            "there are API keys, and each request needs one of them",
+        );
+        let contradictions = [anonymous]
+            .into_iter()
+            .chain(self.network.contradictions())
+            .chain(self.requests.contradictions())
+            .chain(self.upstream.contradictions());
+        if let Some((setting, _, cause)) =
+            contradictions.into_iter().find(|(_, applies, _)| *applies)
+        {
+            return Err(usage(setting, cause.to_owned()));
+        }
+        log::filter(&self.log)?;
+        Ok(self.settings().check()?)
     }
 
     /// What `GET /v1/config` shows: every setting as it holds, and what this binary is.
@@ -310,6 +368,45 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn what_is_the_engines_own_is_refused_in_front_of_one() {
+        let message = |arguments: &[&str]| {
+            let all = ["serve", "--upstream", "http://127.0.0.1:1"]
+                .iter()
+                .chain(arguments);
+            let cli = Cli::try_parse_from(all).unwrap();
+            cli.validate().err().map(|failure| failure.to_string())
+        };
+        for (flag, value) in [
+            ("--model", "x"),
+            ("--max-batch", "4"),
+            ("--mock-speed", "2"),
+            ("--victim", "least-progress-lost"),
+            ("--prefix-cache", "=false"),
+        ] {
+            let given = match value.strip_prefix('=') {
+                Some(_) => vec![format!("{flag}{value}")],
+                None => vec![flag.to_owned(), value.to_owned()],
+            };
+            let given: Vec<&str> = given.iter().map(String::as_str).collect();
+            let said = message(&given).unwrap();
+            assert_eq!(
+                said,
+                format!("{flag}: the engine behind --upstream has its own")
+            );
+        }
+        for right in [
+            &["--queue-cap", "3"][..],
+            &["--order", "fair-tenants", "--input-weight", "2"],
+            &["--upstream-limit", "8"],
+        ] {
+            assert_eq!(message(right), None);
+        }
+        let cli = Cli::try_parse_from(["serve", "--upstream-limit", "8"]).unwrap();
+        let said = cli.validate().unwrap_err().to_string();
+        assert_eq!(said, "--upstream-limit: it needs --upstream");
     }
 
     #[test]

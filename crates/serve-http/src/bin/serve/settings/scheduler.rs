@@ -144,16 +144,6 @@ fn shown(value: Value) -> serde_json::Value {
 impl SchedulerSettings {
     /// Who is admitted and what decides after that, as the banner shows them.
     pub(crate) fn lines(&self) -> [(&'static str, String); 2] {
-        let on = ADMISSIONS
-            .iter()
-            .filter(|policy| !(policy.build)(&self.0).is_empty());
-        let on: Vec<String> = on
-            .map(|policy| self.named(policy.name, policy.settings))
-            .collect();
-        let admission = match on.is_empty() {
-            true => "any number waits".to_owned(),
-            false => on.join(", "),
-        };
         let chosen = [
             self.order(),
             self.chosen(BATCHES, &BATCH.row, self.0.get(&BATCH)),
@@ -173,7 +163,26 @@ impl SchedulerSettings {
         });
         let others = others.filter_map(|entry| self.told(entry.row));
         let policies: Vec<String> = chosen.into_iter().chain(others).collect();
-        [("admission", admission), ("policies", policies.join(", "))]
+        [self.admission(), ("policies", policies.join(", "))]
+    }
+
+    /// The same of a gate alone.
+    pub(crate) fn gate_lines(&self) -> [(&'static str, String); 2] {
+        [self.admission(), ("policies", self.order())]
+    }
+
+    fn admission(&self) -> (&'static str, String) {
+        let on = ADMISSIONS
+            .iter()
+            .filter(|policy| !(policy.build)(&self.0).is_empty());
+        let on: Vec<String> = on
+            .map(|policy| self.named(policy.name, policy.settings))
+            .collect();
+        let admission = match on.is_empty() {
+            true => "any number waits".to_owned(),
+            false => on.join(", "),
+        };
+        ("admission", admission)
     }
 
     /// `order aging/fair-tenants (age_after 2, input_weight 1, output_weight 2)`.
