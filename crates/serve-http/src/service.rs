@@ -23,7 +23,7 @@ use crate::secret_ids::SecretIds;
 use crate::served_model::ServedModel;
 use crate::settings::EdgeSettings;
 use crate::text::Text;
-use crate::upstream::{Upstream, first_served};
+use crate::upstream::Upstream;
 use crate::worker::{Rebuild, Worker, WorkerError};
 
 /// A model, ready to be served.
@@ -52,6 +52,9 @@ pub enum LaunchError {
     /// A model is being served already.
     #[error("a model is served already")]
     Twice,
+    /// An engine of somebody else's ended too often before it served.
+    #[error("the engine has ended too often, and is given up; the log has its words")]
+    GivenUp,
     /// The server was told to stop while the model was loading.
     #[error("the server is {0}")]
     TooLate(State),
@@ -260,7 +263,17 @@ impl Service {
         self.upstream
             .set(attached)
             .map_err(|_| LaunchError::Twice)?;
-        if !first_served(&upstream, &self.lifecycle).await {
+        upstream.begin();
+        let served = tokio::select! {
+            served = upstream.serves() => served,
+            state = self.lifecycle.reached(State::Draining) => {
+                return Err(LaunchError::TooLate(state));
+            }
+        };
+        if !served {
+            return Err(LaunchError::GivenUp);
+        }
+        if !self.lifecycle.advance(State::Ready) {
             return Err(LaunchError::TooLate(self.lifecycle.state()));
         }
         let lifecycle = Arc::clone(&self.lifecycle);

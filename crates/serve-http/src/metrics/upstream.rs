@@ -71,6 +71,11 @@ impl UpstreamCounts {
         self.sent[sent as usize].fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Requests that were answered.
+    pub(crate) fn answered(&self) -> u64 {
+        self.sent[Sent::Answered as usize].load(Ordering::Relaxed)
+    }
+
     /// A request is sent once more.
     pub(crate) fn retried(&self) {
         self.retries.fetch_add(1, Ordering::Relaxed);

@@ -76,6 +76,16 @@ impl fmt::Display for UpstreamUrl {
 }
 
 impl UpstreamUrl {
+    /// On this machine.
+    pub(super) fn local(port: u16) -> Self {
+        let authority = Authority::try_from(format!("127.0.0.1:{port}"));
+        Self {
+            // Digits and dots are one.
+            authority: authority.unwrap_or_else(|_| Authority::from_static("127.0.0.1")),
+            prefix: String::new(),
+        }
+    }
+
     /// Host and port, as for a connection.
     pub(super) fn address(&self) -> (String, u16) {
         let host = self.authority.host().trim_matches(['[', ']']);

@@ -13,7 +13,9 @@ mod events;
 mod members;
 mod readiness;
 mod request;
+mod supervise;
 
+use std::io;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -28,7 +30,7 @@ use tracing::Instrument;
 use crate::access::Access;
 use crate::api::Endpoint;
 use crate::error::Problem;
-use crate::lifecycle::{Lifecycle, State};
+use crate::lifecycle::Lifecycle;
 use crate::metrics::{Metrics, UpstreamFigures};
 use crate::names::{Name, Names};
 use crate::telemetry::RequestLog;
@@ -39,8 +41,10 @@ use client::Client;
 pub use client::{InvalidKey, InvalidUrl, UpstreamKey, UpstreamUrl};
 pub(crate) use delivery::{Answer, events};
 use engine::{Engine, Outgoing};
-use readiness::{Model, Prober};
+use readiness::{GivenUp, Model, Prober};
 pub(crate) use request::Asked;
+use supervise::Supervisor;
+pub use supervise::{EngineCommand, InvalidCommand, engine_role};
 
 /// Parts of an answer that wait for a client that reads slowly; then the engine waits.
 const PARTS_MAX: usize = 16;
@@ -49,7 +53,7 @@ const PARTS_MAX: usize = 16;
 #[derive(Clone, Debug)]
 pub struct UpstreamSettings {
     /// Where it is.
-    pub url: UpstreamUrl,
+    pub place: UpstreamPlace,
     /// The key that it wants.
     pub key: Option<UpstreamKey>,
     /// What it calls its model; absent, the first that it lists.
@@ -60,10 +64,20 @@ pub struct UpstreamSettings {
     pub finish_cancelled: bool,
 }
 
+/// Where an engine behind the gate is.
+#[derive(Clone, Debug)]
+pub enum UpstreamPlace {
+    /// It runs there.
+    At(UpstreamUrl),
+    /// It is started here, watched, and ended with the server.
+    Started(EngineCommand),
+}
+
 /// An engine of somebody else's, behind the gate.
 pub struct Upstream {
     engine: Engine,
     prober: Prober,
+    supervisor: Option<Supervisor>,
     served: Option<String>,
     /// Known when the engine has served.
     model: OnceLock<Model>,
@@ -73,17 +87,51 @@ pub struct Upstream {
 
 impl Upstream {
     /// An engine in front of which `dispatcher` decides. Must be called inside a tokio runtime.
-    pub fn new(settings: UpstreamSettings, dispatcher: Dispatcher) -> Self {
-        let client = Client::new(settings.url, settings.key);
+    ///
+    /// # Errors
+    ///
+    /// Where the system has no port for an engine that is to be started here.
+    pub fn new(settings: UpstreamSettings, dispatcher: Dispatcher) -> io::Result<Self> {
+        let (url, supervisor) = match settings.place {
+            UpstreamPlace::At(url) => (url, None),
+            UpstreamPlace::Started(command) => {
+                let supervisor = Supervisor::new(command)?;
+                (UpstreamUrl::local(supervisor.port()), Some(supervisor))
+            }
+        };
+        let client = Client::new(url, settings.key);
         let engine = Engine::new(client, dispatcher, settings.finish_cancelled);
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
-        Self {
-            prober: Prober::new(engine.clone(), settings.model, None),
+        Ok(Self {
+            prober: Prober::new(engine.clone(), settings.model, supervisor.clone()),
+            supervisor,
             engine,
             served: settings.served_model_name,
             model: OnceLock::new(),
             created: since.map_or(0, |since| since.as_secs()),
             names: Arc::default(),
+        })
+    }
+
+    /// Ends an engine that was started here. Returns when nothing of it is left.
+    pub async fn end(&self) {
+        if let Some(supervisor) = &self.supervisor {
+            supervisor.end().await;
+        }
+    }
+
+    /// Starts the engine, if it is to be started here.
+    pub(crate) fn begin(&self) {
+        if let Some(supervisor) = &self.supervisor {
+            let (engine, answers) = (self.engine.clone(), self.engine.clone());
+            let ended = move || {
+                engine.counts().restarted();
+                engine.suspect();
+            };
+            let run = supervisor
+                .clone()
+                .run(move || answers.counts().answered(), ended);
+            tokio::spawn(run);
         }
     }
 
@@ -117,11 +165,14 @@ impl Upstream {
         self.model.get().and_then(|model| model.context)
     }
 
-    /// Waits until the engine serves.
-    pub(crate) async fn serves(&self) {
-        let model = self.prober.serves().await;
-        // The first one stays: clients know it.
-        let _ = self.model.set(model);
+    /// Waits until the engine serves for the first time. Returns whether it does: one that is started here can be
+    /// given up.
+    pub(crate) async fn serves(&self) -> bool {
+        match self.prober.serves().await {
+            // The first name stays: clients know it.
+            Ok(model) => self.model.set(model).is_ok(),
+            Err(GivenUp) => false,
+        }
     }
 
     /// Watches an engine that serves.
@@ -133,7 +184,7 @@ impl Upstream {
         UpstreamFigures {
             stats: self.gate().stats(),
             counts: self.engine.counts(),
-            is_supervised: false,
+            is_supervised: self.supervisor.is_some(),
         }
     }
 
@@ -260,12 +311,4 @@ fn headers(name: Option<&str>) -> HeaderMap {
         headers.insert(HeaderName::from_static("x-request-id"), name);
     }
     headers
-}
-
-/// Leaves the state in which a server without an engine is, once the engine serves.
-pub(crate) async fn first_served(upstream: &Upstream, lifecycle: &Lifecycle) -> bool {
-    tokio::select! {
-        () = upstream.serves() => lifecycle.advance(State::Ready),
-        _ = lifecycle.reached(State::Draining) => false,
-    }
 }

@@ -16,6 +16,7 @@ use tracing::{info, warn};
 
 use super::client::{Client, SendError, whole};
 use super::engine::Engine;
+use super::supervise::Supervisor;
 use crate::lifecycle::{Lifecycle, State};
 
 /// How long one token may take.
@@ -50,28 +51,51 @@ pub(super) enum Probe {
     No(String),
 }
 
-/// Whether what listens there is what is meant: of an engine that is started here, this very process.
-pub(super) type IsOurs = Box<dyn Fn() -> Result<(), String> + Send + Sync>;
-
 /// Asks one engine.
 pub(super) struct Prober {
     engine: Engine,
     /// What the engine calls its model, where the operator says so.
     name: Option<String>,
-    is_ours: Option<IsOurs>,
+    /// Of an engine that is started here: what listens on its port has to be it.
+    supervisor: Option<Supervisor>,
 }
 
+/// An engine that is started here has ended too often, and is started no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct GivenUp;
+
 impl Prober {
-    pub(super) fn new(engine: Engine, name: Option<String>, is_ours: Option<IsOurs>) -> Self {
+    pub(super) fn new(
+        engine: Engine,
+        name: Option<String>,
+        supervisor: Option<Supervisor>,
+    ) -> Self {
         Self {
             engine,
             name,
-            is_ours,
+            supervisor,
         }
     }
 
     /// Waits until the engine serves, for as long as that takes.
-    pub(super) async fn serves(&self) -> Model {
+    ///
+    /// # Errors
+    ///
+    /// [`GivenUp`].
+    pub(super) async fn serves(&self) -> Result<Model, GivenUp> {
+        let Some(supervisor) = &self.supervisor else {
+            return Ok(self.served().await);
+        };
+        tokio::select! {
+            model = self.served() => {
+                supervisor.serves();
+                Ok(model)
+            }
+            () = supervisor.given_up() => Err(GivenUp),
+        }
+    }
+
+    async fn served(&self) -> Model {
         let mut told = String::new();
         let mut pause = PAUSE;
         loop {
@@ -100,9 +124,13 @@ impl Prober {
                 lifecycle.reached(State::Draining).await;
                 return;
             }
-            tokio::select! {
-                _ = self.serves() => {}
+            let served = tokio::select! {
+                served = self.serves() => served,
                 _ = lifecycle.reached(State::Draining) => return,
+            };
+            if served.is_err() {
+                lifecycle.advance(State::Failed);
+                return;
             }
             info!("the engine serves again");
             lifecycle.advance(State::Ready);
@@ -128,9 +156,7 @@ impl Prober {
     }
 
     async fn attempt(&self) -> Result<Model, String> {
-        if let Some(is_ours) = &self.is_ours {
-            is_ours()?;
-        }
+        self.is_ours()?;
         let model = match &self.name {
             Some(name) => Model {
                 name: name.clone(),
@@ -145,8 +171,12 @@ impl Prober {
         }
     }
 
+    fn is_ours(&self) -> Result<(), String> {
+        self.supervisor.as_ref().map_or(Ok(()), Supervisor::is_ours)
+    }
+
     async fn probe_known(&self) -> Probe {
-        if let Some(Err(cause)) = self.is_ours.as_ref().map(|is_ours| is_ours()) {
+        if let Err(cause) = self.is_ours() {
             return Probe::No(cause);
         }
         let client = self.engine.client();

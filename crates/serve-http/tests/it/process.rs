@@ -48,20 +48,21 @@ impl Process {
         Self::run_command(command, &[], Stdio::piped(), Stdio::piped()).banner()
     }
 
-    fn banner(self) -> Self {
-        let mut process = self;
+    fn banner(mut self) -> Self {
+        self.until_banner();
+        self
+    }
+
+    /// Waits for the banner.
+    pub(crate) fn until_banner(&mut self) {
         loop {
             let mut line = String::new();
-            let read = process
-                .stdout
-                .as_mut()
-                .unwrap()
-                .read_line(&mut line)
-                .unwrap();
-            assert_ne!(read, 0, "it ended: {:?}", process.wait());
-            process.banner.push_str(&line);
+            let stdout = self.stdout.as_mut().unwrap();
+            let read = stdout.read_line(&mut line).unwrap();
+            assert_ne!(read, 0, "it ended: {:?}", self.wait());
+            self.banner.push_str(&line);
             if line.contains("try it:") {
-                return process;
+                return;
             }
         }
     }
@@ -174,6 +175,12 @@ impl Process {
         }
     }
 
+    /// Kills it, if it lives.
+    pub(crate) fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
     /// Takes away the reader of its stderr.
     pub(crate) fn drop_reader(&mut self) {
         self.stderr = None;
@@ -198,7 +205,6 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.kill();
     }
 }

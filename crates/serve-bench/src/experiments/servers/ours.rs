@@ -35,7 +35,7 @@ pub(super) const NEVER_COUNTED: [&str; 6] = ["build", "host", "log", "port", "ru
 
 /// What it has for its edge, its files and its devices. In virtual time none of it makes a difference, so a
 /// simulation takes it whatever it says.
-pub(crate) const WITHOUT_EFFECT: [&str; 39] = [
+pub(crate) const WITHOUT_EFFECT: [&str; 41] = [
     "allow_anonymous",
     "allowed_hosts",
     "backend",
@@ -70,9 +70,11 @@ pub(crate) const WITHOUT_EFFECT: [&str; 39] = [
     "stalled_after",
     "upstream",
     "upstream_api_key",
+    "upstream_command",
     "upstream_finish_cancelled",
     "upstream_limit",
     "upstream_model",
+    "upstream_start_timeout",
     "vllm_metrics",
     "write_timeout",
 ];

@@ -16,16 +16,17 @@ use crate::settings::Cli;
 ///
 /// # Errors
 ///
-/// Where the policies cannot be.
+/// Where the policies cannot be, or the system has no port.
 pub(crate) fn upstream(cli: &Cli, current: &Current) -> Result<Option<Arc<Upstream>>, Failure> {
     let settings = &cli.upstream;
-    let Some(url) = settings.upstream.clone() else {
+    let Some(place) = settings.place() else {
         return Ok(None);
     };
     let policies = current.get().policies()?;
     let dispatcher = Dispatcher::new(policies.admit, policies.order, settings.concurrency());
-    let attached = settings.attached(url, cli.served_model_name.clone());
-    Ok(Some(Arc::new(Upstream::new(attached, dispatcher))))
+    let attached = settings.attached(place, cli.served_model_name.clone());
+    let upstream = Upstream::new(attached, dispatcher).map_err(Failure::Runtime)?;
+    Ok(Some(Arc::new(upstream)))
 }
 
 /// Waits until the engine serves. Returns whether it does: a server that is told to stop waits no longer.

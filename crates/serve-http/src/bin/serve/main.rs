@@ -43,6 +43,9 @@ use signals::Signals;
 const END_TIMEOUT: Duration = Duration::from_secs(15);
 
 fn main() -> ExitCode {
+    if let Some(code) = serve_http::engine_role(std::env::args_os()) {
+        std::process::exit(code);
+    }
     let (console, flush) = match Console::start() {
         Ok(started) => started,
         // There is nowhere to say why.
@@ -155,11 +158,12 @@ async fn serve(cli: Cli, log: Log, console: Console) -> Result<(), Failure> {
         .spawn(move || reloading.run(&told))
         .map_err(Failure::Runtime)?;
 
-    match front::upstream(&cli, &current)? {
+    let upstream = front::upstream(&cli, &current)?;
+    match &upstream {
         Some(upstream) => {
-            if front::attach(&upstream, &service, &console).await? {
-                service.describe(front::running(&cli, &upstream));
-                console.print(&banner::of_front(&cli, &upstream, address, health));
+            if front::attach(upstream, &service, &console).await? {
+                service.describe(front::running(&cli, upstream));
+                console.print(&banner::of_front(&cli, upstream, address, health));
             }
         }
         None => {
@@ -175,7 +179,12 @@ async fn serve(cli: Cli, log: Log, console: Console) -> Result<(), Failure> {
             }
         }
     }
-    match (&mut server).await {
+    let ended = (&mut server).await;
+    if let Some(upstream) = upstream {
+        // Nobody is with it any more.
+        upstream.end().await;
+    }
+    match ended {
         Ok(result) => result.map_err(Failure::Runtime),
         Err(error) => Err(Failure::Runtime(std::io::Error::other(error))),
     }

@@ -8,11 +8,13 @@ mod engine;
 mod faults;
 mod gate;
 mod passing;
+#[cfg(target_os = "linux")]
+mod supervised;
 
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use serve_http::{EdgeSettings, Service, Upstream, UpstreamSettings};
+use serve_http::{EdgeSettings, Service, Upstream, UpstreamPlace, UpstreamSettings};
 use serve_sched::Dispatcher;
 use serve_sched::adapter::AsyncDispatcher;
 use serve_sched::admit::QueueCap;
@@ -32,7 +34,7 @@ pub(crate) struct Front {
 
 pub(crate) fn settings(engine: &Engine) -> UpstreamSettings {
     UpstreamSettings {
-        url: engine.url().parse().unwrap(),
+        place: UpstreamPlace::At(engine.url().parse().unwrap()),
         key: None,
         model: None,
         served_model_name: Some("served".to_owned()),
@@ -71,7 +73,7 @@ impl Front {
     pub(crate) fn cold(settings: UpstreamSettings, edge: EdgeSettings) -> Self {
         Self {
             server: Server::over(Service::new(edge)),
-            upstream: Arc::new(Upstream::new(settings, dispatcher())),
+            upstream: Arc::new(Upstream::new(settings, dispatcher()).unwrap()),
         }
     }
 

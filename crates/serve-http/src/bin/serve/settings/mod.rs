@@ -283,7 +283,7 @@ impl Cli {
             #[cfg(feature = "model")]
             ("--quantize", self.quantize.is_some()),
         ];
-        const OWN: &str = "the engine behind --upstream has its own";
+        const OWN: &str = "the engine behind the gate has its own";
         if let Some((setting, _)) = given.into_iter().find(|(_, is_given)| *is_given) {
             return Err(usage(setting, OWN.to_owned()));
         }
@@ -306,6 +306,9 @@ impl Cli {
             contradictions.into_iter().find(|(_, applies, _)| *applies)
         {
             return Err(usage(setting, cause.to_owned()));
+        }
+        if let Some(cause) = self.upstream.wrong_command() {
+            return Err(usage("--upstream-command", cause));
         }
         log::filter(&self.log)?;
         Ok(self.settings().check()?)
@@ -394,7 +397,7 @@ mod tests {
             let said = message(&given).unwrap();
             assert_eq!(
                 said,
-                format!("{flag}: the engine behind --upstream has its own")
+                format!("{flag}: the engine behind the gate has its own")
             );
         }
         for right in [
@@ -406,7 +409,10 @@ mod tests {
         }
         let cli = Cli::try_parse_from(["serve", "--upstream-limit", "8"]).unwrap();
         let said = cli.validate().unwrap_err().to_string();
-        assert_eq!(said, "--upstream-limit: it needs --upstream");
+        assert_eq!(
+            said,
+            "--upstream-limit: it needs --upstream or --upstream-command"
+        );
     }
 
     #[test]

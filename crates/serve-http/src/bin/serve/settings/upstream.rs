@@ -3,16 +3,25 @@
 use std::fmt;
 use std::num::NonZeroU32;
 use std::str::FromStr;
+use std::time::Duration;
 
 use clap::Args;
 use clap::builder::BoolishValueParser;
 use serde::{Serialize, Serializer};
-use serve_http::{InvalidKey, UpstreamKey, UpstreamSettings as Attached, UpstreamUrl};
+use serve_http::{
+    EngineCommand, InvalidCommand, InvalidKey, UpstreamKey, UpstreamPlace,
+    UpstreamSettings as Attached, UpstreamUrl,
+};
 use serve_sched::admit::ADMISSIONS;
 use serve_sched::limit::{Concurrency, Fixed, LIMITS};
 use serve_sched::order::ORDER;
 use serve_sched::settings::{CLASSES, QUEUE_TIMEOUT, REQUEST_TIMEOUT};
 use serve_sched::table::{Entry, Needs};
+
+use super::units::Seconds;
+
+/// How long an engine that is started may take to serve: large models are read from slow disks.
+const START_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// What is told of an engine behind the gate.
 #[derive(Args, Clone, Debug, Serialize)]
@@ -23,6 +32,16 @@ pub(crate) struct UpstreamSettings {
     #[arg(long, env = "SERVE_UPSTREAM", value_name = "URL")]
     #[serde(serialize_with = "as_text")]
     pub(crate) upstream: Option<UpstreamUrl>,
+
+    /// A command that starts such a server, with {port} where its port belongs, such as 'llama-server -m model.gguf
+    /// --port {port}'; it is watched, started again when it ends, and ended with this server
+    #[arg(long, env = "SERVE_UPSTREAM_COMMAND", value_name = "COMMAND")]
+    pub(crate) upstream_command: Option<String>,
+
+    /// Seconds that a started server may take until it has made a token; then it is killed and started again
+    /// [default: 600]
+    #[arg(long, env = "SERVE_UPSTREAM_START_TIMEOUT", value_name = "SECONDS")]
+    pub(crate) upstream_start_timeout: Option<Seconds>,
 
     /// What that server calls its model [default: the first that it lists]
     #[arg(long, env = "SERVE_UPSTREAM_MODEL", value_name = "NAME")]
@@ -129,7 +148,27 @@ impl fmt::Display for UpstreamLimit {
 impl UpstreamSettings {
     /// Whether there is an engine behind the gate.
     pub(crate) fn is_on(&self) -> bool {
-        self.upstream.is_some()
+        self.upstream.is_some() || self.upstream_command.is_some()
+    }
+
+    /// Where the engine is, if there is one.
+    pub(crate) fn place(&self) -> Option<UpstreamPlace> {
+        let started = || self.command()?.ok().map(UpstreamPlace::Started);
+        let at = self.upstream.clone().map(UpstreamPlace::At);
+        at.or_else(started)
+    }
+
+    fn command(&self) -> Option<Result<EngineCommand, InvalidCommand>> {
+        let timeout = self.upstream_start_timeout;
+        let timeout = timeout.map_or(START_TIMEOUT, Seconds::duration);
+        let command = self.upstream_command.as_ref()?;
+        Some(EngineCommand::new(command, timeout))
+    }
+
+    /// What is wrong with the command.
+    pub(crate) fn wrong_command(&self) -> Option<String> {
+        let command = self.command()?;
+        command.err().map(|error| error.to_string())
     }
 
     pub(crate) fn limit(&self) -> UpstreamLimit {
@@ -145,10 +184,14 @@ impl UpstreamSettings {
         key.map(|Secret(key)| key.parse()).transpose()
     }
 
-    /// What the edge is told of the engine at `url`.
-    pub(crate) fn attached(&self, url: UpstreamUrl, served_model_name: Option<String>) -> Attached {
+    /// What the edge is told of the engine.
+    pub(crate) fn attached(
+        &self,
+        place: UpstreamPlace,
+        served_model_name: Option<String>,
+    ) -> Attached {
         Attached {
-            url,
+            place,
             key: self.key().ok().flatten(),
             model: self.upstream_model.clone(),
             served_model_name,
@@ -157,11 +200,21 @@ impl UpstreamSettings {
     }
 
     /// Settings that cannot be meant.
-    pub(crate) fn contradictions(&self) -> [(&'static str, bool, &'static str); 5] {
-        const NEEDS: &str = "it needs --upstream";
+    pub(crate) fn contradictions(&self) -> [(&'static str, bool, &'static str); 7] {
+        const NEEDS: &str = "it needs --upstream or --upstream-command";
 
         let off = !self.is_on();
         [
+            (
+                "--upstream-command",
+                self.upstream.is_some() && self.upstream_command.is_some(),
+                "--upstream says that the engine runs already",
+            ),
+            (
+                "--upstream-start-timeout",
+                self.upstream_command.is_none() && self.upstream_start_timeout.is_some(),
+                "it needs --upstream-command",
+            ),
             (
                 "--upstream-model",
                 off && self.upstream_model.is_some(),
