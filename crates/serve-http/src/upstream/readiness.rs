@@ -270,8 +270,12 @@ async fn models(client: &Client) -> Result<Vec<Value>, String> {
 }
 
 fn context_of(model: &Value) -> Option<u32> {
-    let tokens = model.get("max_model_len").or(model.get("context_length"))?;
-    u32::try_from(tokens.as_u64()?).ok()
+    // vLLM's, this server's and llama-server's.
+    let places = ["/max_model_len", "/context_length", "/meta/n_ctx"];
+    let tokens = places
+        .iter()
+        .find_map(|place| model.pointer(place)?.as_u64())?;
+    u32::try_from(tokens).ok()
 }
 
 async fn read(response: Response<Incoming>) -> Result<(u16, Value), String> {
