@@ -293,7 +293,11 @@ impl Call {
     async fn send(&mut self, part: Part) -> Result<(), Stop> {
         let sent = self.parts.send(part);
         match unless_ended(&mut self.permit, sent).await? {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                // That the client took its time is no silence of the engine.
+                self.engine.made_progress();
+                Ok(())
+            }
             Err(_) => Err(Stop::Left),
         }
     }

@@ -48,7 +48,7 @@ pub fn engine_role(mut arguments: impl Iterator<Item = OsString>) -> Option<i32>
 
 /// A command line that starts `command` behind a monitor.
 pub(super) fn monitored(command: &[String]) -> io::Result<Command> {
-    let mut monitor = Command::new(std::env::current_exe()?);
+    let mut monitor = own_program()?;
     monitor.arg(MONITOR).args(command);
     // A Ctrl-C on the terminal is for the server, which ends the engine in its own time.
     monitor.process_group(0).stdin(Stdio::piped());
@@ -59,6 +59,17 @@ pub(super) fn monitored(command: &[String]) -> io::Result<Command> {
         }
     }
     Ok(monitor)
+}
+
+/// This program, also where its file has been replaced by another version since it was started.
+fn own_program() -> io::Result<Command> {
+    let path = match cfg!(target_os = "linux") {
+        true => "/proc/self/exe".into(),
+        false => std::env::current_exe()?,
+    };
+    let mut program = Command::new(path);
+    program.arg0("serve");
+    Ok(program)
 }
 
 fn monitor(command: &[OsString]) -> i32 {
@@ -88,7 +99,7 @@ fn monitor(command: &[OsString]) -> i32 {
 }
 
 fn start(command: &[OsString]) -> io::Result<Child> {
-    Command::new(std::env::current_exe()?)
+    own_program()?
         .arg(STAGE)
         .args(command)
         .process_group(0)

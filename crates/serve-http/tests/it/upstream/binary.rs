@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::CHAT;
 use super::engine::Engine;
 use crate::process::Process;
+use crate::settings::File;
 
 fn start(engine: &Engine, args: &[&str], variables: &[(&str, &str)]) -> Process {
     let url = engine.url();
@@ -74,6 +75,32 @@ async fn the_binary_attaches_tells_so_and_serves() {
     }
     let all = format!("{shown}{}", ended.stderr);
     assert!(!all.contains("sk-of-the-engine"), "{all}");
+}
+
+/// The gate's settings are read again as they are for the own engine, without a request lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_gate_reads_its_settings_again() {
+    let engine = Engine::start().await;
+    let text = |rate: u32| {
+        format!(
+            "upstream = \"{}\"\nupstream_limit = 3\nrequests_per_s = {rate}\n",
+            engine.url()
+        )
+    };
+    let file = File::of("front", &text(1_000));
+    let mut process = Process::start(&["--config", file.path()]);
+    std::fs::write(file.path(), text(7)).unwrap();
+    process.signal("HUP");
+    process.until_logged("is read again");
+    let shown = reqwest::get(process.url("/v1/config")).await.unwrap();
+    let shown: Value = shown.json().await.unwrap();
+    assert_eq!(shown["requests_per_s"], 7.0);
+    std::fs::write(file.path(), text(7).replace('3', "4")).unwrap();
+    process.signal("HUP");
+    process.until_logged("upstream");
+    let body = json!({"messages": [{"role": "user", "content": "hi"}]});
+    let asked = reqwest::Client::new().post(process.url(CHAT)).json(&body);
+    assert_eq!(asked.send().await.unwrap().status(), 200);
 }
 
 #[test]

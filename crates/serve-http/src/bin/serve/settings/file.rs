@@ -429,6 +429,14 @@ mod tests {
                 "--order: an order has at most 6 levels",
             ),
             (
+                &format!("upstream = \"http://127.0.0.1:1\"\n{good}kv_tokens = 5"),
+                "keys[0].kv_tokens: the engine behind the gate has its own KV cache",
+            ),
+            (
+                "upstream_limit = 3",
+                "--upstream-limit: it needs --upstream or --upstream-command",
+            ),
+            (
                 "budget = \"inter-token-target\"\ninter_token_target = 0",
                 "--inter-token-target: it must be above 0",
             ),

@@ -117,6 +117,10 @@ impl Tenants {
                     wrong("class", format!("it must be one of {known}"))
                 })?,
             };
+            if cli.upstream.is_on() && key.kv_tokens.is_some() {
+                let cause = "the engine behind the gate has its own KV cache";
+                return Err(wrong("kv_tokens", cause.to_owned()));
+            }
             if let Some((field, needs)) = key.without_effect(settings) {
                 return Err(wrong(field, format!("it needs {needs}")));
             }
