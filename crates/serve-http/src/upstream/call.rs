@@ -229,7 +229,7 @@ impl Call {
                 self.send(Part::Data(chunk)).await?;
             }
             if self.rewriter.seen.done {
-                // So that the connection can be used again.
+                // So that the engine ends its answer in order.
                 let _ = timeout(EPILOGUE, rest(body)).await;
                 return self.stream_ended(&events);
             }

@@ -1,7 +1,8 @@
-//! HTTP to one engine: connections that are kept, the engine's key, and whether a request that failed has
+//! HTTP to one engine: a connection for each request, the engine's key, and whether a request that failed has
 //! reached it.
 //!
-//! The client is hyper's, which the server is built on already: a response or the wait for it that is dropped closes
+//! A connection is not used twice. Engines close theirs without a word (llama-server after a stream), and a request that is written
+//! into one that is being closed may have begun: it could not be sent again, and would fail though the engine is well. The client is hyper's, which the server is built on already: a response or the wait for it that is dropped closes
 //! its connection, which is how an engine learns that nobody waits any more.
 
 use std::error::Error;
@@ -16,15 +17,11 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper_util::client::legacy::Client as Pool;
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use hyper_util::rt::TokioExecutor;
 use thiserror::Error as ThisError;
 
 /// How long a connection may take to come about.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// How long a connection is kept without a request. Engines close theirs after 5 s (uvicorn, cpp-httplib), and one that
-/// is used as it is being closed fails a request that may have begun.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Where an engine is: `http://HOST:PORT`, with or without a path and the `/v1` at its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -140,7 +137,7 @@ pub(super) enum SendError {
     Broken(String),
 }
 
-/// The connections to one engine; a clone is of the same ones.
+/// Asks one engine; a clone asks the same one.
 #[derive(Clone)]
 pub(super) struct Client {
     url: UpstreamUrl,
@@ -155,8 +152,7 @@ impl Client {
         connector.set_nodelay(true);
         connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
         let pool = Pool::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(IDLE_TIMEOUT)
+            .pool_max_idle_per_host(0)
             .build(connector);
         Self { url, key, pool }
     }
@@ -196,6 +192,8 @@ impl Client {
         *request.method_mut() = method;
         *request.uri_mut() = uri;
         *request.headers_mut() = headers;
+        let close = HeaderValue::from_static("close");
+        request.headers_mut().insert(header::CONNECTION, close);
         if let Some(UpstreamKey(key)) = &self.key {
             let headers = request.headers_mut();
             headers.insert(header::AUTHORIZATION, key.clone());

@@ -206,3 +206,51 @@ async fn an_engine_that_goes_is_missed_and_one_that_comes_back_is_found() {
     assert_eq!(front.server.post(CHAT, chat(false)).await.status, 200);
     until("nothing is left", || front.gate().stats().running == 0).await;
 }
+
+/// As llama-server does after a stream: what came next on the connection would fail, though the engine is well.
+#[tokio::test]
+async fn an_engine_that_closes_connections_without_a_word_fails_no_request() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        loop {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            tokio::spawn(async move {
+                let mut text = String::new();
+                let mut buffer = [0; 4_096];
+                while !text.contains("}") && !text.starts_with("GET") {
+                    let read = socket.read(&mut buffer).await.unwrap();
+                    text += std::str::from_utf8(&buffer[..read]).unwrap();
+                }
+                let (kind, body) = match text.contains("\"stream\":true") {
+                    true => (
+                        "text/event-stream",
+                        "data: {\"choices\":[{\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n",
+                    ),
+                    false => (
+                        "application/json",
+                        "{\"data\":[{\"id\":\"m\"}],\"choices\":[{}]}",
+                    ),
+                };
+                let length = body.len();
+                let answer = format!(
+                    "HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\n\r\n{body}"
+                );
+                socket.write_all(answer.as_bytes()).await.unwrap();
+                // It takes in another request, and goes.
+                let _ = socket.read(&mut buffer).await;
+            });
+        }
+    });
+    let settings = serve_http::UpstreamSettings {
+        place: serve_http::UpstreamPlace::At(url.parse().unwrap()),
+        ..super::settings(&Engine::start().await)
+    };
+    let front = Front::with(settings, serve_http::EdgeSettings::default()).await;
+    for n in 0..20 {
+        let answer = front.server.post(CHAT, chat(n % 2 == 0)).await;
+        assert_eq!(answer.status, 200, "{n}: {}", answer.body);
+    }
+}
