@@ -276,6 +276,9 @@ async fn forward(
         }
     };
     let terms = caller.terms(&asked.options, settings)?;
+    if let Some(arrived) = arrived {
+        arrived.classed(terms.class);
+    }
     if let Some(access) = &access {
         access.read();
         access.classed(settings.class_name(terms.class));

@@ -147,7 +147,8 @@ impl RequestLog {
 
 impl RequestLog {
     fn cached_tokens(&self) -> Option<u32> {
-        self.used.map_or(self.cached_tokens, |usage| Some(usage.cached_tokens))
+        self.used
+            .map_or(self.cached_tokens, |usage| Some(usage.cached_tokens))
     }
 
     fn answered(&self) -> Answered {

@@ -118,7 +118,10 @@ pub(super) fn write(text: &mut Text, figures: &UpstreamFigures<'_>) {
     let help = "Requests that were sent to the engine and have ended, by what came of them";
     let mut family = text.family(Kind::Counter, "serve_upstream_requests_total", help);
     for sent in Sent::ALL {
-        family.sample(&[("outcome", sent.name())], read(&counts.sent[sent as usize]));
+        family.sample(
+            &[("outcome", sent.name())],
+            read(&counts.sent[sent as usize]),
+        );
     }
     text.counter(
         "serve_upstream_retries_total",
@@ -132,7 +135,8 @@ pub(super) fn write(text: &mut Text, figures: &UpstreamFigures<'_>) {
             read(&counts.restarts),
         );
     }
-    let help = "Tokens as the engine counts them: of prompts, of answers, of prompts found in its cache";
+    let help =
+        "Tokens as the engine counts them: of prompts, of answers, of prompts found in its cache";
     let mut family = text.family(Kind::Counter, "serve_tokens_total", help);
     for (kind, count) in [
         ("prompt", &counts.prompt_tokens),

@@ -25,7 +25,7 @@ use super::client::{SendError, causes, whole};
 use super::engine::Engine;
 use super::events::Events;
 use crate::error::Problem;
-use crate::metrics::Sent;
+use crate::metrics::{Finish, Sent};
 use crate::names::{Name, Named, Names};
 use crate::telemetry::RequestLog;
 
@@ -175,7 +175,12 @@ impl Call {
             ..
         } = self;
         engine.counts().ended(Sent::Answered);
-        log.outcome = rewriter.seen.finish.unwrap_or("stop");
+        let finish = rewriter.seen.finish.unwrap_or("stop");
+        log.finished(match finish {
+            "length" => Finish::Length,
+            _ => Finish::Stop,
+        });
+        log.outcome = finish;
         drop(log);
         match usage {
             Some(usage) => permit.finish_with(usage),

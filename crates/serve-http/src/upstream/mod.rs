@@ -249,7 +249,10 @@ impl Upstream {
             .with_start_within(terms.queue_timeout);
         let mut admission = self.gate().admit(ask);
         let id = admission.arrive().map_err(problem_of)?;
-        let mut log = RequestLog::new(String::new(), arrival, None).measured(Arc::clone(metrics));
+        let mut log = RequestLog::new(String::new(), arrival, None);
+        log.metrics = metrics.of(terms.class).map(Arc::clone);
+        log.deadline = terms.timeout.map(|timeout| arrival + timeout);
+        log.output_tokens_max = asked.output_tokens_max();
         log.access = access;
         let own = terms.request_name.iter().cloned();
         let own = own.map(|name| Name { tenant, name }).collect();

@@ -88,9 +88,10 @@ class Server:
         self.alone = alone
         until("it serves", lambda: asyncio.run(ask(self.port, tokens=1))["outcome"] == "whole")
 
-    def metric(self, name):
-        lines = get(self.port, "/metrics").splitlines()
-        return float(next(line for line in lines if line.split(" ")[0] == name).split(" ")[-1])
+    def metric(self, name, label=""):
+        """The sum over all samples of this name that have the label."""
+        samples = [line.rsplit(" ", 1) for line in get(self.port, "/metrics").splitlines()]
+        return sum(float(value) for key, value in samples if key.split("{")[0] == name and label in key)
 
     def engine(self):
         is_it = lambda line: "llama-server" in line and "serve --port" not in line and "__engine" not in line
@@ -176,7 +177,7 @@ async def crowd(port, n, **how):
 def books(server):
     """What the gate counts adds up."""
     names = ["finished", "refused", "cancelled", "failed"]
-    ended = sum(server.metric(f'serve_requests_ended_total{{end="{name}"}}') for name in names)
+    ended = sum(server.metric("serve_requests_ended_total", f'end="{name}"') for name in names)
     return server.metric("serve_requests_arrived_total") == ended + server.metric("serve_requests_in_flight")
 
 

@@ -93,12 +93,12 @@ async fn metrics_tell_what_there_is_and_nothing_else() {
         assert!(!metrics.contains(absent), "{absent}");
     }
     for line in [
-        "serve_requests_ended_total{end=\"finished\"} 2",
+        "serve_requests_ended_total{class=\"paid\",end=\"finished\"} 2",
         "serve_upstream_requests_total{outcome=\"answered\"} 2",
         "serve_upstream_limit 2",
         "serve_requests_running 0",
-        "serve_queue_seconds_count 2",
-        "serve_ttft_seconds_count 1",
+        "serve_queue_seconds_count{class=\"paid\"} 2",
+        "serve_ttft_seconds_count{class=\"paid\"} 1",
         "serve_tokens_total{kind=\"prompt\"} 5",
         "serve_tokens_total{kind=\"cached\"} 2",
     ] {

@@ -41,7 +41,7 @@ async fn a_client_that_leaves_cancels_at_the_engine_streaming_or_not() {
     );
     let metrics = front.server.get("/metrics").await.body;
     assert!(
-        metrics.contains("serve_requests_ended_total{end=\"cancelled\"} 3\n"),
+        metrics.contains("serve_requests_ended_total{class=\"paid\",end=\"cancelled\"} 3\n"),
         "{metrics}"
     );
 }

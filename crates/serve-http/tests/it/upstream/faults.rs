@@ -49,7 +49,7 @@ async fn an_engine_that_crashes_in_mid_stream_is_an_event_with_our_code() {
         assert_eq!(front.gate().stats().counters.failed, 1);
         let metrics = front.server.get("/metrics").await.body;
         assert!(
-            metrics.contains("serve_requests_ended_total{end=\"failed\"} 1\n"),
+            metrics.contains("serve_requests_ended_total{class=\"paid\",end=\"failed\"} 1\n"),
             "{metrics}"
         );
         assert!(
@@ -89,7 +89,7 @@ async fn an_error_that_the_engine_tells_in_its_stream_is_told_once_and_counted()
     assert_eq!(front.gate().stats().counters.failed, 1);
     let metrics = front.server.get("/metrics").await.body;
     assert!(
-        metrics.contains("serve_requests_ended_total{end=\"failed\"} 1\n"),
+        metrics.contains("serve_requests_ended_total{class=\"paid\",end=\"failed\"} 1\n"),
         "{metrics}"
     );
 }

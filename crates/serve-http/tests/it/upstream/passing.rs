@@ -199,7 +199,7 @@ async fn a_refusal_that_is_the_requests_own_reaches_the_client_as_it_is() {
     assert_eq!(stats.counters.failed, 6);
     let metrics = front.server.get("/metrics").await.body;
     assert!(
-        metrics.contains("serve_refusals_total{code=\"engine_refused\"} 6\n"),
+        metrics.contains("serve_refusals_total{class=\"paid\",code=\"engine_refused\"} 6\n"),
         "{metrics}"
     );
     assert!(

@@ -378,9 +378,9 @@ async fn an_engine_that_crashes_is_told_in_the_stream_and_started_again() {
         let metrics = server.get("/metrics").await.1;
         for line in [
             format!("serve_upstream_restarts_total {crashes}"),
-            format!("serve_requests_ended_total{{end=\"failed\"}} {crashes}"),
-            format!("serve_requests_ended_total{{end=\"finished\"}} {crashes}"),
-            "serve_requests_in_flight 0".to_owned(),
+            format!("serve_requests_ended_total{{class=\"paid\",end=\"failed\"}} {crashes}"),
+            format!("serve_requests_ended_total{{class=\"paid\",end=\"finished\"}} {crashes}"),
+            "serve_requests_in_flight{class=\"paid\"} 0".to_owned(),
             "serve_requests_running 0".to_owned(),
         ] {
             assert!(metrics.contains(&format!("{line}\n")), "{line}: {metrics}");
