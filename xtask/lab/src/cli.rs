@@ -163,6 +163,9 @@ pub(crate) struct SpeedDecode {
     /// On a GPU, launch each operation of a decode step instead of replaying a recorded one
     #[arg(long)]
     pub(crate) no_graphs: bool,
+    /// On CUDA, let Burn's tuner choose the products of few rows too
+    #[arg(long)]
+    pub(crate) tuned_decode: bool,
     /// Steps of each kind whose median counts [default: as many as take a second, and at least 9]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) samples: Option<u32>,

@@ -1,4 +1,4 @@
-//! A decoder on a GPU: Burn's matrix products and the kernels of this module over buffers that are
+//! A decoder on a GPU: the kernels of this module, and Burn's matrix products where rows are many, over buffers that are
 //! made once.
 //!
 //! A step is one transfer of its words, a fixed sequence of launches and one read of the chosen
@@ -40,6 +40,8 @@ pub(crate) struct GpuDevice {
     /// All work goes here, whichever thread asks for it, so that it stays in order.
     stream: StreamId,
     pub(super) tuned: bool,
+    /// Whether products of few rows are this module's own.
+    pub(super) own_products: bool,
     recording: Recording,
     buckets: Buckets,
     pub(super) layout: Layout,
@@ -68,6 +70,8 @@ pub(crate) struct GpuParts<'a> {
     pub(crate) source: &'a dyn TensorSource,
     /// Whether decode steps are recorded and replayed.
     pub(crate) graphs: bool,
+    /// Whether products of few rows are Burn's, of which a GPU decides by timing which is used.
+    pub(crate) tuned_decode: bool,
 }
 
 /// What becomes of decode steps.
@@ -131,6 +135,7 @@ impl GpuDevice {
                 eps: config.rms_norm_eps,
             },
             tuned: matches!(device, CubeDevice::Cuda(_)),
+            own_products: matches!(device, CubeDevice::Cuda(_)) && !parts.tuned_decode,
             memory,
             stream,
             recording: match parts.graphs {

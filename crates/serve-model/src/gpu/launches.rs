@@ -5,7 +5,7 @@
 use burn_cubecl::kernel::matmul::{MatmulStrategy, matmul};
 
 use super::device::GpuDevice;
-use super::kernels::{Buffer, Inputs, RopeInputs};
+use super::kernels::{Buffer, Inputs, PRODUCT_ROWS_MAX, RopeInputs};
 use super::memory::Matrix;
 use crate::decode::DeviceError;
 use crate::weights::{HeadNorms, LayerWeights, Projection};
@@ -163,6 +163,11 @@ impl GpuDevice {
         out: &Buffer,
         rows: usize,
     ) -> Result<(), DeviceError> {
+        if self.own_products && rows <= PRODUCT_ROWS_MAX {
+            let shape = (weight.outputs, weight.inputs);
+            self.kernels.product(x, &weight.buffer, out, rows, shape);
+            return Ok(());
+        }
         let x = self.memory.rows(x, rows, weight.inputs);
         let out = self.memory.rows(out, rows, weight.outputs);
         let strategy = match self.tuned {

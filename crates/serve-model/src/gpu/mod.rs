@@ -1,7 +1,7 @@
 //! The decoder on a GPU: which devices there are, and [`GpuDevice`], which runs on one.
 //!
 //! Kernels are written in CubeCL's subset of Rust and compiled on the machine that runs them, for CUDA
-//! by NVRTC and for others through WebGPU. Matrix products are Burn's.
+//! by NVRTC and for others through WebGPU. So are, on CUDA, matrix products of few rows; others are Burn's.
 
 #[cfg(feature = "cuda")]
 mod cuda;

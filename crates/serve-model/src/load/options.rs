@@ -56,6 +56,9 @@ pub struct LoadOptions {
     /// On a GPU, whether decode steps are recorded and replayed, instead of launched operation by
     /// operation.
     pub graphs: bool,
+    /// On CUDA, whether matrix products of few rows are Burn's, of which the GPU decides by timing which is used, in place
+    /// of this crate's own: the control for what these gain.
+    pub tuned_decode: bool,
     /// On a GPU, whether every size of a step is run before the first request, so that none is
     /// compiled, tuned or recorded while a request waits.
     pub warm: bool,
@@ -74,6 +77,7 @@ impl Default for LoadOptions {
             device: DeviceKind::Auto,
             precision: None,
             graphs: true,
+            tuned_decode: false,
             warm: true,
         }
     }

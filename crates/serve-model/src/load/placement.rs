@@ -125,6 +125,7 @@ impl Placement<'_> {
             limits: &sizes.limits,
             source: self.weights,
             graphs: self.options.graphs,
+            tuned_decode: self.options.tuned_decode,
         };
         let mut device = GpuDevice::load(&parts, &mut |bytes| progress(read(bytes, stored)))?;
         progress(cache(&sizes));

@@ -96,7 +96,8 @@ impl TimedSteps {
 pub struct StepBytes {
     /// Of the weights.
     pub weights: u64,
-    kv_per_token: f64,
+    /// Of keys and values, for each token of each context.
+    pub kv_per_token: f64,
 }
 
 impl StepBytes {

@@ -10,6 +10,7 @@ mod fixtures;
 mod found;
 mod golden;
 mod hub;
+mod launches;
 mod paths;
 mod plans;
 mod quantized;

@@ -17,6 +17,7 @@ mod embed;
 mod norm;
 mod operands;
 mod penalise;
+mod product;
 mod reduce;
 mod rope;
 mod shape;
@@ -29,6 +30,7 @@ use cubecl::server::Handle;
 
 use attend::AttendShape;
 use draw::DrawShape;
+use product::ProductShape;
 use rope::RopeShape;
 use tell::TellShape;
 
@@ -58,6 +60,10 @@ const ROW_UNITS: usize = 256;
 pub(super) const PARTS: usize = 32;
 /// Units of a cube that draws a token.
 const DRAW_UNITS: usize = 512;
+/// Rows of the products that [`Kernels::product`] is for.
+pub(super) const PRODUCT_ROWS_MAX: usize = 16;
+/// Bytes that one load takes at most.
+const LOAD_BYTES: usize = 16;
 /// Numbers that say how a row is drawn; see [`Kernels::draw`].
 pub(super) const DRAW_NUMBERS: usize = draw::NUMBERS;
 /// Tokens that are found at most when log-probabilities are told.
@@ -157,6 +163,41 @@ impl Kernels {
                 delta.is_some(),
                 gather,
                 ROW_UNITS,
+                self.element,
+            );
+        }
+    }
+
+    /// `out = x * weight^T` for `rows` rows, of which there are [`PRODUCT_ROWS_MAX`] at most; `weight` is
+    /// `[outputs, inputs]`.
+    pub(super) fn product(
+        &self,
+        x: &Buffer,
+        weight: &Buffer,
+        out: &Buffer,
+        rows: usize,
+        (outputs, inputs): (usize, usize),
+    ) {
+        debug_assert!(rows <= PRODUCT_ROWS_MAX);
+        let shape = ProductShape::of(rows, outputs);
+        let mut pack = LOAD_BYTES / self.element.size();
+        while !inputs.is_multiple_of(pack) {
+            pack /= 2;
+        }
+        // SAFETY: see the top of the file.
+        unsafe {
+            product::product::launch_unchecked(
+                &self.client,
+                CubeCount::new_1d(outputs.div_ceil(shape.columns) as u32),
+                CubeDim::new_1d(product::UNITS as u32),
+                pack,
+                x.argument(pack),
+                weight.argument(pack),
+                out.argument(1),
+                rows,
+                inputs / pack,
+                outputs,
+                shape,
                 self.element,
             );
         }

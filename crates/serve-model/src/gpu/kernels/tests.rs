@@ -168,6 +168,50 @@ fn norms_are_of_the_sum_and_keep_it() {
     }
 }
 
+/// Products of 1 to 16 rows: near the definition, and each row the same bits alone and beside others.
+#[test]
+fn products_of_few_rows_are_those_of_each_row_alone() {
+    let Some(device) = device() else { return };
+    for (inputs, outputs) in [(3, 5), (70, 33), (256, 1), (516, 270), (2_056, 1_057)] {
+        let mut bench = Bench::new(&device, SHAPE, 12);
+        let rows_max = PRODUCT_ROWS_MAX;
+        let x = bench.random(rows_max * inputs);
+        // As a model's are: sums are of one size, however many numbers they have.
+        let scale = 1.0 / (inputs as f32).sqrt();
+        let weight = bench.random(outputs * inputs);
+        let weight: Vec<f32> = weight.iter().map(|x| x * scale).collect();
+        let stored = bench.put(&weight);
+        let product = |first: usize, rows: usize| -> Vec<f32> {
+            let x = bench.put(&x[first * inputs..][..rows * inputs]);
+            let out = bench.put(&vec![f32::NAN; rows * outputs]);
+            let shape = (outputs, inputs);
+            bench.kernels.product(&x, &stored, &out, rows, shape);
+            bench.get(&out)
+        };
+        let alone: Vec<Vec<f32>> = (0..rows_max).map(|row| product(row, 1)).collect();
+        for (x, found) in x.chunks(inputs).zip(&alone) {
+            let dot = |weight: &[f32]| {
+                let pairs = x.iter().zip(weight);
+                pairs
+                    .map(|(&a, &b)| f64::from(a) * f64::from(b))
+                    .sum::<f64>() as f32
+            };
+            let expected: Vec<f32> = weight.chunks(inputs).map(dot).collect();
+            assert_close(found, &expected, "product");
+        }
+        let bits = |all: &[f32]| all.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+        for rows in [2, 3, 5, 6, 7, 12, 16] {
+            let beside = product(16 - rows, rows);
+            let expected = alone[16 - rows..].concat();
+            assert_eq!(
+                bits(&beside),
+                bits(&expected),
+                "{inputs}, {outputs}, {rows}"
+            );
+        }
+    }
+}
+
 #[test]
 fn gates_and_biases_are_those_of_each_element() {
     let Some(device) = device() else { return };

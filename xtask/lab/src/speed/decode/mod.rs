@@ -50,6 +50,7 @@ pub(crate) fn run(options: &SpeedDecode) -> TaskResult {
         device: options.weights.device()?,
         precision: options.weights.precision()?,
         graphs: !options.no_graphs,
+        tuned_decode: options.tuned_decode,
         ..defaults
     };
     let begin = Instant::now();
