@@ -12,9 +12,15 @@ namespace {
 
 constexpr size_t MIB = 1024 * 1024;
 
-// A GTX of this generation is one that CubeCL knows to be without tensor cores. Of the memory CubeCL takes half for its
-// probes.
-constexpr Device DEVICE{"Stand-in GTX", 7, 5, 4, 65'536, 512 * MIB};
+// By compute capability. The first is what kernels run on: a GTX, which CubeCL knows to be without tensor cores. Of the memory
+// CubeCL takes half for its probes.
+constexpr Device DEVICES[] = {
+    {"Stand-in GTX", 7, 5, 4, 65'536, 512 * MIB},
+    {"Stand-in A100", 8, 0, 108, 166'912, 40'000 * MIB},
+    {"Stand-in L4", 8, 9, 58, 101'376, 23'000 * MIB},
+    {"Stand-in H200", 9, 0, 132, 232'448, 143'000 * MIB},
+    {"Stand-in B200", 10, 0, 148, 232'448, 180'000 * MIB},
+};
 
 FILE* open_log() {
     const char* path = getenv("CUDA_STAND_IN_LOG");
@@ -26,7 +32,14 @@ FILE* open_log() {
 }  // namespace
 
 const Device& device() {
-    return DEVICE;
+    static const Device& chosen = []() -> const Device& {
+        const char* wanted = getenv("CUDA_STAND_IN_SM");
+        for (const Device& one : DEVICES) {
+            if (wanted && atoi(wanted) == 10 * one.major + one.minor) return one;
+        }
+        return DEVICES[0];
+    }();
+    return chosen;
 }
 
 void note(const char* format, ...) {

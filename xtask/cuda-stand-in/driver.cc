@@ -94,9 +94,12 @@ double timed_run(const Kernel& kernel, const Grid& grid, void** parameters) {
 
 void* host(Pointer pointer) { return reinterpret_cast<void*>(pointer); }
 
-// A copy of which `device_side` is checked, the part that lies on the device.
+// A copy of which `device_side` is checked, the part that lies on the device. Where no kernel runs, large ones are not made:
+// the weights of a real model would take the host's memory, and nothing reads them.
 Status copy(Stream* stream, void* to, const void* from, size_t bytes, Pointer device_side, const char* what) {
     if (!is_within_one(device_side, bytes)) fault("out of bounds: %s of %zu bytes leaves its buffer", what, bytes);
+    constexpr size_t WORTH_KEEPING_MAX = 1 << 20;
+    if (!kernels_run && bytes > WORTH_KEEPING_MAX) return act(stream, what, [] {});
     return act(stream, what, [=] { memcpy(to, from, bytes); });
 }
 

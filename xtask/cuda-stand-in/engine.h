@@ -1,4 +1,4 @@
-// What the driver does with kernels, and what emulate.cc and access.cc do for it.
+// What the driver does with kernels: emulate.cc and access.cc run them, record.cc keeps their code and runs nothing.
 #pragma once
 
 #include <string>
@@ -8,10 +8,13 @@
 
 struct Kernel {
     std::string name;
-    // Bytes of each parameter.
+    // Bytes of each parameter; empty where kernels are not run.
     std::vector<size_t> parameter_bytes;
     void (*entry)(void** parameters) = nullptr;
 };
+
+// Whether kernels are run, so that what is in memory matters.
+extern const bool kernels_run;
 
 // A compiled module as cuModuleLoadData takes it.
 Status load_module(const char* image, void** module);

@@ -35,11 +35,13 @@ const Allocation* allocate(size_t bytes, size_t marks_bytes) {
     if (!memory) return nullptr;
     mprotect(memory, PAGE, PROT_NONE);
     mprotect(memory + whole - PAGE, PAGE, PROT_NONE);
-    // Pages of zeros, which take no memory until they are touched.
-    auto* marks = reinterpret_cast<Marks*>(map_pages(to_pages(marks_bytes)));
-    if (!marks) return nullptr;
-    const Allocation made{memory + PAGE, bytes, marks, marks_bytes};
-    memset(made.start, POISON, bytes);
+    Allocation made{memory + PAGE, bytes, nullptr, marks_bytes};
+    if (marks_bytes) {
+        // Pages of zeros, which take no memory until they are touched.
+        made.marks = reinterpret_cast<Marks*>(map_pages(to_pages(marks_bytes)));
+        if (!made.marks) return nullptr;
+        memset(made.start, POISON, bytes);
+    }
     allocated += bytes;
     const uint64_t start = reinterpret_cast<uint64_t>(made.start);
     return &(allocations[start] = made);
@@ -52,7 +54,7 @@ bool release(uint64_t start) {
     // Its pages go, its addresses stay out of reach, so that an access through an old pointer is noticed.
     mmap(old.start, to_pages(old.bytes), PROT_NONE,
          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-    munmap(old.marks, to_pages(old.marks_bytes));
+    if (old.marks) munmap(old.marks, to_pages(old.marks_bytes));
     allocated -= old.bytes;
     allocations.erase(found);
     return true;

@@ -12,7 +12,7 @@ struct Marks;
 struct Allocation {
     char* start;
     size_t bytes;
-    // One for each granule.
+    // One for each granule; null where kernels are not run.
     Marks* marks;
     size_t marks_bytes;
 
@@ -22,7 +22,8 @@ struct Allocation {
     }
 };
 
-// Makes an allocation, filled with what is no number. Null when the device has no room.
+// Makes an allocation; with room for marks if kernels are run, and then filled with what is no number. Null when the device
+// has no room.
 const Allocation* allocate(size_t bytes, size_t marks_bytes);
 // Whether there was an allocation that starts there.
 bool release(uint64_t start);

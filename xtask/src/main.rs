@@ -49,6 +49,9 @@ enum Task {
     /// Run the tests of the CUDA path on a GPU that is emulated on this processor
     #[command(after_help = gpu::emulate::EXIT_CODES)]
     GpuEmulate(gpu::emulate::Options),
+    /// Compile the kernels of a step for every generation of GPUs, and compare what a decode step launches
+    #[command(after_help = gpu::compile::EXIT_CODES)]
+    GpuCompile(gpu::compile::Options),
     /// Make deliberate faults in the scheduler one by one and see whether its tests notice
     #[command(after_help = mutants::EXIT_CODES)]
     Mutants(mutants::Options),
@@ -65,6 +68,7 @@ fn main() -> ExitCode {
         Task::Package => package::run(),
         Task::Sanitize(options) => sanitize::run(&options),
         Task::GpuEmulate(options) => gpu::emulate::run(&options),
+        Task::GpuCompile(options) => gpu::compile::run(&options),
         Task::Mutants(options) => mutants::run(&options),
         Task::Lab(_) => lab::run(std::env::args_os().skip(1)),
     };

@@ -42,7 +42,7 @@ pub(crate) fn run(options: &Options) -> TaskResult {
     let metadata = cargo_metadata::MetadataCommand::new().no_deps().exec()?;
     let target = metadata.target_directory.as_std_path();
     let home = target.join("gpu-emulate");
-    let emulator = StandIn::build(metadata.workspace_root.as_std_path(), home)?;
+    let emulator = StandIn::emulator(metadata.workspace_root.as_std_path(), home)?;
     println!("=== the emulator, on faults made on purpose ===");
     let selftest = emulator.selftest()?;
     if !emulator.command(&selftest).status()?.success() {

@@ -9,15 +9,8 @@ use thiserror::Error;
 
 /// Where the sources are, from the root of the workspace.
 const SOURCES: &str = "xtask/cuda-stand-in";
-/// What the driver's library is made of.
-const DRIVER: [&str; 6] = [
-    "driver.cc",
-    "device.cc",
-    "memory.cc",
-    "emulate.cc",
-    "block.cc",
-    "access.cc",
-];
+/// What every version of the driver's library is made of.
+const DRIVER: [&str; 3] = ["driver.cc", "device.cc", "memory.cc"];
 /// Headers of CUDA that kernels or the search for them name. Of the emulator's they are empty: each kernel is compiled
 /// with one header of its own before them.
 const HEADERS: [&str; 10] = [
@@ -71,8 +64,8 @@ pub(super) struct StandIn {
 }
 
 impl StandIn {
-    /// Builds them into `home`.
-    pub(super) fn build(root: &Path, home: PathBuf) -> Result<Self, StandInError> {
+    /// The driver that runs kernels, and its own NVRTC, built into `home`.
+    pub(super) fn emulator(root: &Path, home: PathBuf) -> Result<Self, StandInError> {
         let stand_in = Self {
             sources: root.join(SOURCES),
             home,
@@ -86,8 +79,20 @@ impl StandIn {
         }
         let kernels = stand_in.kernels();
         fs::create_dir_all(&kernels).map_err(failed(&kernels))?;
-        stand_in.library("libcuda.so", &DRIVER)?;
+        let own = ["emulate.cc", "block.cc", "access.cc"];
+        stand_in.library("libcuda.so", &[&DRIVER[..], &own].concat())?;
         stand_in.library("libnvrtc.so", &["nvrtc.cc"])?;
+        Ok(stand_in)
+    }
+
+    /// The driver that runs nothing and keeps what it is given to run; NVRTC is the real one.
+    pub(super) fn recorder(root: &Path, home: PathBuf) -> Result<Self, StandInError> {
+        let stand_in = Self {
+            sources: root.join(SOURCES),
+            home,
+        };
+        fs::create_dir_all(&stand_in.home).map_err(failed(&stand_in.home))?;
+        stand_in.library("libcuda.so", &[&DRIVER[..], &["record.cc"]].concat())?;
         Ok(stand_in)
     }
 
