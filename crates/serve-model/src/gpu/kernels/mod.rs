@@ -194,7 +194,6 @@ impl Kernels {
                 x.argument(pack),
                 weight.argument(pack),
                 out.argument(1),
-                rows,
                 inputs / pack,
                 outputs,
                 shape,

@@ -16,7 +16,7 @@ const CUBES_MIN: usize = 264;
 /// What the kernel is compiled for.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
 pub(super) struct ProductShape {
-    /// Rows that there are at most, a power of two.
+    /// Rows of the step, padded as it is.
     pub(super) rows: usize,
     /// Outputs of a cube.
     pub(super) columns: usize,
@@ -29,10 +29,7 @@ impl ProductShape {
         while columns > 1 && outputs.div_ceil(columns) < CUBES_MIN {
             columns /= 2;
         }
-        Self {
-            rows: rows.next_power_of_two(),
-            columns,
-        }
+        Self { rows, columns }
     }
 }
 
@@ -48,7 +45,6 @@ pub(super) fn product<E: Float, N: Size>(
     x: &[Vector<E, N>],
     weight: &[Vector<E, N>],
     out: &mut [E],
-    rows: usize,
     vectors: usize,
     outputs: usize,
     #[comptime] shape: ProductShape,
@@ -74,10 +70,12 @@ pub(super) fn product<E: Float, N: Size>(
             let output = u32::min((first + column) as u32, (outputs - 1) as u32) as usize;
             weights[column] = Vector::cast_from(weight[output * vectors + index]);
         }
+        // Going from row to row takes fewer registers than a place in each.
+        let mut from = index;
         #[unroll]
         for row in 0..shape.rows {
-            let from = u32::min(comptime!(row as u32).runtime(), (rows - 1) as u32) as usize;
-            let inputs = Vector::<f32, N>::cast_from(x[from * vectors + index]);
+            let inputs = Vector::<f32, N>::cast_from(x[from]);
+            from += vectors;
             #[unroll]
             for column in 0..shape.columns {
                 let products = inputs * weights[column];
@@ -93,7 +91,7 @@ pub(super) fn product<E: Float, N: Size>(
     sync_cube();
     let row = unit / comptime!(shape.columns);
     let output = first + unit % comptime!(shape.columns);
-    if unit < results && row < rows && output < outputs {
+    if unit < results && output < outputs {
         let mut total = 0.0f32;
         for part in 0..UNITS {
             total += parts[unit * stride + part];
