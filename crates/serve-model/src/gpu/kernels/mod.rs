@@ -62,8 +62,6 @@ pub(super) const PARTS: usize = 32;
 const DRAW_UNITS: usize = 512;
 /// Rows of the products that [`Kernels::product`] is for.
 pub(super) const PRODUCT_ROWS_MAX: usize = 16;
-/// Bytes that one load takes at most.
-const LOAD_BYTES: usize = 16;
 /// Numbers that say how a row is drawn; see [`Kernels::draw`].
 pub(super) const DRAW_NUMBERS: usize = draw::NUMBERS;
 /// Tokens that are found at most when log-probabilities are told.
@@ -107,32 +105,6 @@ impl Kernels {
                 self.element,
             );
         }
-    }
-
-    /// `x += delta`, then `out = norm(x) * weight`, for `rows` rows.
-    pub(super) fn add_norm(
-        &self,
-        x: &Buffer,
-        delta: Option<&Buffer>,
-        weight: &Buffer,
-        inputs: Inputs<'_>,
-        out: &Buffer,
-        rows: usize,
-    ) {
-        self.norm(x, delta, weight, inputs, out, rows, false);
-    }
-
-    /// The same for the wanted rows, and `x` stays as it is.
-    pub(super) fn wanted_norm(
-        &self,
-        x: &Buffer,
-        delta: Option<&Buffer>,
-        weight: &Buffer,
-        inputs: Inputs<'_>,
-        out: &Buffer,
-        wanted: usize,
-    ) {
-        self.norm(x, delta, weight, inputs, out, wanted, true);
     }
 
     #[expect(clippy::too_many_arguments, reason = "a kernel's operands")]
@@ -180,10 +152,7 @@ impl Kernels {
     ) {
         debug_assert!(rows <= PRODUCT_ROWS_MAX);
         let shape = ProductShape::of(rows, outputs);
-        let mut pack = LOAD_BYTES / self.element.size();
-        while !inputs.is_multiple_of(pack) {
-            pack /= 2;
-        }
+        let pack = product::pack(inputs, self.element.size());
         // SAFETY: see the top of the file.
         unsafe {
             product::product::launch_unchecked(

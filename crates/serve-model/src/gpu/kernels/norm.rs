@@ -2,7 +2,35 @@
 
 use cubecl::prelude::*;
 
-use super::reduce;
+use super::{Buffer, Inputs, Kernels, reduce};
+
+impl Kernels {
+    /// `x += delta`, then `out = norm(x) * weight`, for `rows` rows.
+    pub(in crate::gpu) fn add_norm(
+        &self,
+        x: &Buffer,
+        delta: Option<&Buffer>,
+        weight: &Buffer,
+        inputs: Inputs<'_>,
+        out: &Buffer,
+        rows: usize,
+    ) {
+        self.norm(x, delta, weight, inputs, out, rows, false);
+    }
+
+    /// The same for the wanted rows, and `x` stays as it is.
+    pub(in crate::gpu) fn wanted_norm(
+        &self,
+        x: &Buffer,
+        delta: Option<&Buffer>,
+        weight: &Buffer,
+        inputs: Inputs<'_>,
+        out: &Buffer,
+        wanted: usize,
+    ) {
+        self.norm(x, delta, weight, inputs, out, wanted, true);
+    }
+}
 
 /// `out = norm(x + delta) * weight`; the sum stays in `x`. One cube for each row.
 ///

@@ -8,6 +8,8 @@ use cubecl::prelude::*;
 
 /// Units of a cube.
 pub(super) const UNITS: usize = 128;
+/// Bytes that one load takes at most.
+const LOAD_BYTES: usize = 16;
 /// Outputs of a cube at most: inputs are read once for all of them.
 const COLUMNS_MAX: usize = 4;
 /// Cubes from which on outputs may share one: two for each multiprocessor of an H200, which has more than others.
@@ -31,6 +33,15 @@ impl ProductShape {
         }
         Self { rows, columns }
     }
+}
+
+/// Numbers of so many bytes that are read at once from rows of `inputs`.
+pub(super) fn pack(inputs: usize, bytes: usize) -> usize {
+    let mut pack = LOAD_BYTES / bytes;
+    while !inputs.is_multiple_of(pack) {
+        pack /= 2;
+    }
+    pack
 }
 
 /// `out = x * weight^T`, `columns` outputs of all rows in each cube (x).
