@@ -7,7 +7,8 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use axum::http::{Method, StatusCode, Uri};
+use axum::extract::Request;
+use axum::http::{Method, StatusCode};
 use serve_core::Span;
 use tracing::{Span as LogSpan, debug, info};
 
@@ -26,6 +27,8 @@ pub(crate) struct Access(Arc<Line>);
 
 #[derive(Debug)]
 struct Line {
+    /// The name in `x-request-id`.
+    name: String,
     method: Method,
     path: String,
     peer: Option<SocketAddr>,
@@ -65,15 +68,23 @@ pub(crate) struct Generated {
 }
 
 impl Access {
-    pub(crate) fn new(method: &Method, uri: &Uri, peer: Option<&Peer>, span: LogSpan) -> Self {
+    /// Of a request of this `name` in `x-request-id`.
+    pub(crate) fn new(request: &Request, name: &str, peer: Option<Peer>, span: LogSpan) -> Self {
+        let path = request.uri().path();
         Self(Arc::new(Line {
-            method: method.clone(),
-            path: uri.path()[..uri.path().floor_char_boundary(PATH_BYTES_MAX)].to_owned(),
+            name: name.to_owned(),
+            method: request.method().clone(),
+            path: path[..path.floor_char_boundary(PATH_BYTES_MAX)].to_owned(),
             peer: peer.map(|peer| peer.0),
             arrived: Instant::now(),
             span,
             known: Mutex::default(),
         }))
+    }
+
+    /// The request's name in `x-request-id`.
+    pub(crate) fn name(&self) -> &str {
+        &self.0.name
     }
 
     /// The request's key is known.

@@ -67,6 +67,7 @@ pub(crate) async fn serve<S, A>(
         .writev(false)
         .serve_connection(TokioIo::new(socket), TowerToHyperService::new(app));
     tokio::select! {
+        biased;
         ended = server.watch(connection) => {
             if let Err(error) = ended {
                 debug!(%error, "a connection ended early");

@@ -1,5 +1,6 @@
 //! One answer being made: tokens in, text out, in the request's own task.
 
+use std::mem;
 use std::sync::Arc;
 
 use serve_core::{EventKind, FinishReason};
@@ -48,6 +49,8 @@ pub struct Generation {
     /// The end, while the text before it is on its way out.
     end: Option<Piece>,
     prompt_tokens: u32,
+    /// Where the next text is written: most tokens have a text of their own, and not each needs memory of its own.
+    spare: String,
     log: RequestLog,
     /// The request that is in flight until this answer has ended; none where the client that waits for the
     /// answer sees to that.
@@ -78,6 +81,7 @@ impl Generation {
             scores: None,
             end: None,
             prompt_tokens,
+            spare: String::new(),
             log,
             arrived: None,
         }
@@ -127,7 +131,7 @@ impl Generation {
         }
         while self.ticket.is_some() {
             let update = self.update().await;
-            let mut text = String::new();
+            let mut text = mem::take(&mut self.spare);
             let turn = self.turn(update, &mut text);
             let mut tokens = Vec::new();
             if let Some(scores) = &mut self.scores {
@@ -153,8 +157,15 @@ impl Generation {
             if !text.is_empty() || !tokens.is_empty() {
                 return Some(Ok(Piece::Text { text, tokens }));
             }
+            self.spare = text;
         }
         None
+    }
+
+    /// Takes back the memory of a text that has been used.
+    pub fn take_back(&mut self, mut text: String) {
+        text.clear();
+        self.spare = text;
     }
 
     /// What the answer has used so far.

@@ -36,12 +36,16 @@ fn without_port(host: &str) -> &str {
 }
 
 fn is_local(name: &str) -> bool {
+    let ends_with = |end: &str| {
+        let start = name.len().checked_sub(end.len());
+        let last = start.and_then(|start| name.get(start..));
+        last.is_some_and(|last| last.eq_ignore_ascii_case(end))
+    };
     let address = name
         .strip_prefix('[')
         .and_then(|name| name.strip_suffix(']'));
     let address = address.unwrap_or(name).parse::<IpAddr>();
-    let name = name.to_ascii_lowercase();
-    name == "localhost"
-        || name.ends_with(".localhost")
+    name.eq_ignore_ascii_case("localhost")
+        || ends_with(".localhost")
         || address.is_ok_and(|address| address.is_loopback())
 }

@@ -8,6 +8,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use axum::BoxError;
 use axum::body::{Body, Bytes, HttpBody};
 use http_body_util::BodyExt;
 use hyper::body::{Frame, SizeHint};
@@ -24,28 +25,36 @@ const SILENCE_MAX: Duration = Duration::from_secs(5);
 const BYTES_MAX: usize = 256 << 20;
 
 /// A body whose rest is read when it is dropped.
-pub(crate) struct Lingering {
-    body: Option<Body>,
+pub(crate) struct Lingering<B: Rest> {
+    body: Option<B>,
 }
 
-impl Lingering {
+/// A body of which the rest can be read.
+pub(crate) trait Rest: HttpBody<Data = Bytes> + Send + Unpin + 'static {}
+
+impl<B: HttpBody<Data = Bytes> + Send + Unpin + 'static> Rest for B {}
+
+impl<B: Rest> Lingering<B>
+where
+    B::Error: Into<BoxError>,
+{
     /// A client that waits for `100 Continue` has not begun to send, and reading would ask it to.
-    pub(crate) fn over(body: Body, awaits_continue: bool) -> Body {
+    pub(crate) fn over(body: B, awaits_continue: bool) -> Body {
         match awaits_continue || body.is_end_stream() {
-            true => body,
+            true => Body::new(body),
             false => Body::new(Self { body: Some(body) }),
         }
     }
 }
 
-impl HttpBody for Lingering {
+impl<B: Rest> HttpBody for Lingering<B> {
     type Data = Bytes;
-    type Error = axum::Error;
+    type Error = B::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         let Some(body) = &mut self.body else {
             return Poll::Ready(None);
         };
@@ -67,7 +76,7 @@ impl HttpBody for Lingering {
     }
 }
 
-impl Drop for Lingering {
+impl<B: Rest> Drop for Lingering<B> {
     fn drop(&mut self) {
         let unread = self.body.take().filter(|body| !body.is_end_stream());
         if let (Some(body), Ok(runtime)) = (unread, Handle::try_current()) {
@@ -76,7 +85,7 @@ impl Drop for Lingering {
     }
 }
 
-async fn rest(mut body: Body) {
+async fn rest(mut body: impl Rest) {
     let mut bytes = 0;
     while let Ok(Some(Ok(frame))) = timeout(SILENCE_MAX, body.frame()).await {
         bytes += frame.data_ref().map_or(0, Bytes::len);

@@ -5,18 +5,15 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::Router;
-use axum::extract::Request;
-use hyper::body::Incoming;
 use hyper_util::server::graceful::GracefulShutdown;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
-use tower::ServiceExt;
 use tracing::{info, warn};
 
 use crate::access::Peer;
+use crate::app::App;
 use crate::connection;
 use crate::hangup::Socket;
 use crate::lifecycle::State;
@@ -86,7 +83,7 @@ pub async fn run(
 }
 
 /// Serves a few connections of `app` at once, each with little time, for as long as the process lives.
-pub(crate) async fn run_narrow(service: Arc<Service>, listener: TcpListener, app: Router) {
+pub(crate) async fn run_narrow(service: Arc<Service>, listener: TcpListener, app: App) {
     let door = Door::narrow(app, service.settings().connections);
     let connections = GracefulShutdown::new();
     let mut gate = Gate::new();
@@ -109,13 +106,7 @@ fn begin(
     if let Err(error) = prepare(&socket) {
         warn!(%error, "a connection's options could not be set");
     }
-    let peer = socket.peer_addr().map(Peer).ok();
-    let app = door.app.map_request(move |mut request: Request<Incoming>| {
-        if let Some(peer) = peer {
-            request.extensions_mut().insert(peer);
-        }
-        request
-    });
+    let app = door.app.for_peer(socket.peer_addr().map(Peer).ok());
     let socket = Socket::new(socket);
     let hung_up = socket.clone().hung_up();
     let settings = door.settings;
@@ -207,7 +198,7 @@ struct Doors {
 }
 
 struct Door<P> {
-    app: Router,
+    app: App,
     settings: ConnectionSettings,
     place: P,
 }
@@ -237,7 +228,7 @@ impl Doors {
 
 impl Door<Arc<Semaphore>> {
     /// A way in for few connections, each of which has little time.
-    fn narrow(app: Router, settings: ConnectionSettings) -> Self {
+    fn narrow(app: App, settings: ConnectionSettings) -> Self {
         let at_most = |limit: Option<Duration>| {
             Some(limit.map_or(SURPLUS_TIMEOUT, |limit| limit.min(SURPLUS_TIMEOUT)))
         };

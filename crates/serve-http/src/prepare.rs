@@ -7,6 +7,7 @@
 //! is not begun; one that runs holds what it was given, such as its body's part of the memory for bodies,
 //! until it ends.
 
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::{self, available_parallelism};
@@ -33,32 +34,39 @@ pub(crate) struct Preparation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Panicked;
 
-impl Default for Preparation {
-    fn default() -> Self {
+impl Preparation {
+    /// A thread for each core.
+    ///
+    /// # Errors
+    ///
+    /// Where the system gives no thread.
+    pub(crate) fn start() -> io::Result<Self> {
         Self::on(available_parallelism().map_or(2, usize::from))
     }
-}
 
-impl Preparation {
-    fn on(cores: usize) -> Self {
+    fn on(cores: usize) -> io::Result<Self> {
         // Two at least, one of which is not for long texts.
         let cores = cores.max(2);
         // Threads of their own, not the runtime's for what blocks: in a queue that is never empty they do not
         // fall asleep, and no piece costs a wake-up.
         let (queue, works) = unbounded::<Work>();
-        for _ in 0..cores {
+        for core in 0..cores {
             let works = works.clone();
-            thread::spawn(move || {
+            let work = move || {
                 for work in works {
                     // Its client is told by what it waits for.
                     let _ = catch_unwind(AssertUnwindSafe(work));
                 }
-            });
+            };
+            // Where one is refused, those before it end with their queue.
+            thread::Builder::new()
+                .name(format!("prepare-{core}"))
+                .spawn(work)?;
         }
-        Self {
+        Ok(Self {
             queue,
             long: Arc::new(Semaphore::new(cores / 2)),
-        }
+        })
     }
 
     /// Runs `work` on `bytes` of text on a thread where it may take its time.
@@ -104,7 +112,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_short_text_does_not_wait_behind_long_ones() {
-        let preparation = Preparation::on(2);
+        let preparation = Preparation::on(2).unwrap();
         let (release, held) = mpsc::channel::<()>();
         let held = Arc::new(std::sync::Mutex::new(held));
         let long: Vec<_> = (0..8)
@@ -129,7 +137,7 @@ mod tests {
     /// The client of what waits leaves.
     #[tokio::test]
     async fn what_has_not_begun_when_nobody_waits_for_it_is_not_begun() {
-        let preparation = Preparation::on(2);
+        let preparation = Preparation::on(2).unwrap();
         let begun = Arc::new(AtomicU32::new(0));
         let (release, held) = mpsc::channel::<()>();
         let first = {
@@ -160,7 +168,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_panic_costs_its_own_request_alone() {
-        let preparation = Preparation::on(2);
+        let preparation = Preparation::on(2).unwrap();
         for _ in 0..5 {
             let panicked = preparation.run(1, || panic!("a template")).await;
             assert_eq!(panicked, Err::<(), _>(Panicked));

@@ -18,50 +18,46 @@ use crate::access::Access;
 use crate::api::{
     ChatRequest, CompletionRequest, Endpoint, Header, ModelList, ModelObject, Options,
 };
+use crate::app::{App, Origin};
 use crate::auth::{Key, Keys};
 use crate::body::Read;
-use crate::cors;
-use crate::error::{Problem, Told};
+use crate::error::Problem;
 use crate::generate::Generation;
 use crate::idempotency::{self, BodyHash};
 use crate::lifecycle::State;
 use crate::metrics::{Arrived, Format};
 use crate::prepare::INLINE_JSON_BYTES_MAX;
-use crate::request_id;
 use crate::served_model::ServedModel;
 use crate::service::{STALLED, Service};
-use crate::settings::{CapacityStatus, EdgeSettings};
+use crate::settings::EdgeSettings;
 use crate::stream;
-use crate::strict::strict;
 use crate::terms::{Caller, Terms};
 use crate::upstream::{self, Answer, Upstream};
 
 /// All paths over one server state.
 pub fn router(service: Arc<Service>) -> Router {
-    over(service, paths())
+    let paths = paths().with_state(Arc::clone(&service));
+    Router::new().fallback_service(App::new(service, paths, Origin::Program))
 }
 
 /// The same behind a socket, where a request must be one that HTTP allows.
-pub(crate) fn served(service: Arc<Service>) -> Router {
-    let paths = strictly(&service, paths());
-    over(service, paths)
+pub(crate) fn served(service: Arc<Service>) -> App {
+    let paths = paths().with_state(Arc::clone(&service));
+    App::new(service, paths, Origin::Socket)
 }
 
 /// The same for connections beyond those that may be: only health checks and metrics are answered.
-pub(crate) fn crowded(service: Arc<Service>) -> Router {
+pub(crate) fn crowded(service: Arc<Service>) -> App {
     let refuse = middleware::from_fn_with_state(Arc::clone(&service), refuse_surplus);
-    let paths = strictly(&service, paths().layer(refuse));
-    over(service, paths)
-}
-
-fn strictly(service: &Arc<Service>, paths: Router<Arc<Service>>) -> Router<Arc<Service>> {
-    let strict = middleware::from_fn_with_state(Arc::clone(service), strict);
-    paths.layer(strict)
+    let paths = paths().layer(refuse).with_state(Arc::clone(&service));
+    App::new(service, paths, Origin::Socket)
 }
 
 /// Health checks and metrics alone.
-pub(crate) fn health_paths(service: Arc<Service>) -> Router {
-    over(service, watched().fallback(not_found))
+pub(crate) fn health_paths(service: Arc<Service>) -> App {
+    let paths = watched().fallback(not_found);
+    let paths = paths.with_state(Arc::clone(&service));
+    App::new(service, paths, Origin::Program)
 }
 
 /// What is asked by those that watch the server.
@@ -84,20 +80,6 @@ fn paths() -> Router<Arc<Service>> {
         .route("/v1/config", get(config))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
-}
-
-fn over(service: Arc<Service>, paths: Router<Arc<Service>>) -> Router {
-    let origins = &service.settings().cors_origins;
-    let cors = (!origins.is_empty()).then(|| cors::layer(origins));
-    let told = middleware::map_response_with_state(Arc::clone(&service), told);
-    let paths = paths.layer(told);
-    let paths = match cors {
-        Some(cors) => paths.layer(cors),
-        None => paths,
-    };
-    // Outermost: what the others answer has an id and a line in the log as well.
-    let paths = paths.layer(middleware::from_fn(request_id::attach));
-    paths.with_state(service)
 }
 
 async fn refuse_surplus(
@@ -215,7 +197,7 @@ async fn answer<A: Ask>(
         0..=INLINE_JSON_BYTES_MAX => A::read(&body.bytes)?,
         length => {
             let bytes = body.bytes.clone();
-            let read = service.preparation().run(length, move || A::read(&bytes));
+            let read = serving.preparation().run(length, move || A::read(&bytes));
             read.await.map_err(|_| Problem::Body)??
         }
     };
@@ -447,19 +429,6 @@ async fn metrics(Shared(service): Shared<Arc<Service>>, headers: HeaderMap) -> R
     let content_type = HeaderValue::from_static(format.content_type());
     let text = service.metrics().text(&service.snapshot(), format);
     ([(header::CONTENT_TYPE, content_type)], text).into_response()
-}
-
-/// Gives refusals for want of capacity the status that the settings ask for, and counts wrong keys.
-async fn told(Shared(service): Shared<Arc<Service>>, mut response: Response) -> Response {
-    let told = response.extensions().get::<Told>().copied();
-    if told.is_some_and(|told| told.wrong_key) {
-        service.metrics().wrong_key();
-    }
-    let asked = service.settings().capacity_status == CapacityStatus::Unavailable;
-    if asked && told.is_some_and(|told| told.for_capacity) {
-        *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
-    }
-    response
 }
 
 /// Whether the process should be left alone: everything but a dead inference thread is worth

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use serde_json::{Map, Value};
 use serve_core::{Request, Span, TenantId, Time, TokenId};
 
 use crate::api::{ChatRequest, CompletionRequest, Endpoint, Header, Options, Prompt};
@@ -77,6 +78,11 @@ impl ServedModel {
         &self.worker
     }
 
+    /// The threads for work before the engine.
+    pub(crate) fn preparation(&self) -> &Preparation {
+        &self.preparation
+    }
+
     /// Tokens that one request can hold, prompt and answer together: the context, or the whole KV
     /// cache where that is smaller.
     pub fn tokens_max(&self) -> u32 {
@@ -108,8 +114,8 @@ impl ServedModel {
         } = chat;
         let bytes = messages.iter().map(|message| message.content.len()).sum();
         self.check_length("messages", bytes)?;
-        // A template writes its marks around messages, and may write its variables.
-        let reservation = self.worker.pre_admit(terms.tenant, terms.class, size)?;
+        let written = written_bytes(bytes, messages.len(), &template_variables).min(size);
+        let reservation = self.worker.pre_admit(terms.tenant, terms.class, written)?;
         let text = Arc::clone(&self.text);
         let encode = move || text.encode_chat(&messages, &template_variables);
         let (prompt, permit, reservation) = self
@@ -406,6 +412,19 @@ impl ServedModel {
             }
         }
         Err(Problem::EngineStopped)
+    }
+}
+
+/// What a template writes around one message, its role included, in tokens at most: the templates in use write
+/// five to ten.
+const MARKS_MAX: usize = 16;
+
+/// What a chat is taken for until it is encoded, in tokens at most: a token is a byte of text or more. A template may
+/// write its variables as often as it likes; then all that came counts.
+fn written_bytes(text: usize, messages: usize, variables: &Map<String, Value>) -> usize {
+    match variables.is_empty() {
+        true => text.saturating_add(MARKS_MAX.saturating_mul(messages + 1)),
+        false => usize::MAX,
     }
 }
 

@@ -1,5 +1,6 @@
 //! The server's state, from an open port without a model to a drained one.
 
+use std::io;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -46,6 +47,9 @@ pub enum LaunchError {
     /// The inference thread could not be started.
     #[error(transparent)]
     Worker(#[from] WorkerError),
+    /// The operating system gave no thread for reading and encoding texts.
+    #[error("the threads that encode texts could not be started: {0}")]
+    Preparation(io::Error),
     /// The first request did not come back.
     #[error("the warm-up request failed: {0}")]
     WarmUp(Problem),
@@ -92,7 +96,6 @@ pub struct Service {
     metrics: Arc<Metrics>,
     bodies: Bodies,
     ids: SecretIds,
-    preparation: Preparation,
     /// What `GET /v1/config` shows of what runs.
     running: OnceLock<Value>,
     /// Since when it has been about to go.
@@ -121,7 +124,6 @@ impl Service {
             upstream: OnceLock::new(),
             metrics,
             ids: SecretIds::default(),
-            preparation: Preparation::default(),
             running: OnceLock::new(),
             left: OnceLock::new(),
         })
@@ -180,11 +182,6 @@ impl Service {
         &self.bodies
     }
 
-    /// The cores for work before the engine.
-    pub(crate) fn preparation(&self) -> &Preparation {
-        &self.preparation
-    }
-
     /// What is counted and measured.
     pub(crate) fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
@@ -231,6 +228,7 @@ impl Service {
             Arc::clone(&self.lifecycle),
             Arc::clone(&self.metrics),
         )?;
+        let preparation = Preparation::start().map_err(LaunchError::Preparation)?;
         let metrics = Arc::clone(&self.metrics);
         let serving = ServedModel::new(
             loaded.name,
@@ -238,7 +236,7 @@ impl Service {
             worker,
             metrics,
             self.ids.clone(),
-            self.preparation.clone(),
+            preparation,
         );
         let serving = serving.telling(self.settings.log_prompt_blocks.map(PromptBlocks::of));
         serving.warm_up().await.map_err(LaunchError::WarmUp)?;

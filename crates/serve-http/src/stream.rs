@@ -44,6 +44,7 @@ pub(crate) async fn whole_json(
         match piece? {
             Piece::Text { text, tokens } => {
                 answer.push_str(&text);
+                generation.take_back(text);
                 if let Some(scored) = &mut scored {
                     scored.extend(tokens);
                 }
@@ -139,8 +140,13 @@ impl Writer {
 
     fn write(&mut self, piece: Result<Piece, Problem>) {
         match piece {
-            Ok(Piece::Text { text, tokens }) if self.is_special() => self.text(&text, &tokens),
-            Ok(Piece::Text { text, .. }) => self.text_frame.write(&text, &mut self.frames),
+            Ok(Piece::Text { text, tokens }) => {
+                match self.is_special() {
+                    true => self.text(&text, &tokens),
+                    false => self.text_frame.write(&text, &mut self.frames),
+                }
+                self.generation.take_back(text);
+            }
             Ok(Piece::End {
                 finish,
                 usage,

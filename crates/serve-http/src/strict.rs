@@ -5,50 +5,39 @@
 //! 8.4), no expectation but `100-continue` (section 10.1.1). And a page whose name has been rebound to this
 //! machine's loopback address is known by the `Host` that it sends.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, Version, header};
-use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use crate::error::{Problem, Told};
 use crate::hosts::AllowedHosts;
-use crate::linger::Lingering;
-use crate::service::Service;
+use crate::terms::{CLASS_HEADER, QUEUE_TIMEOUT_HEADER, TIMEOUT_HEADER};
 
 /// How long a client with a wrong key waits for its answer: one that tries keys tries one a second with each
 /// connection.
 const WRONG_KEY_DELAY: Duration = Duration::from_secs(1);
 
-/// Answers what is no proper request, slows down what tries keys, and reads the rest of a body that its handler has not.
-pub(crate) async fn strict(
-    State(service): State<Arc<Service>>,
+/// Answers what is no proper request, has the others answered, and slows down what tries keys.
+pub(crate) async fn answered<F: Future<Output = Response>>(
     request: Request,
-    next: Next,
+    allowed: &AllowedHosts,
+    answer: impl FnOnce(Request) -> F,
 ) -> Response {
-    let awaits_continue = request.headers().contains_key(header::EXPECT);
-    let request = request.map(|body| Lingering::over(body, awaits_continue));
-    match check(&request, &service.settings().allowed_hosts) {
-        Ok(()) => {
-            let response = next.run(request).await;
-            if response
-                .extensions()
-                .get::<Told>()
-                .is_some_and(|told| told.wrong_key)
-            {
-                tokio::time::sleep(WRONG_KEY_DELAY).await;
-            }
-            response
-        }
-        Err(problem) => problem.into_response(),
+    if let Err(problem) = check(&request, allowed) {
+        return problem.into_response();
     }
+    let response = answer(request).await;
+    let told = response.extensions().get::<Told>();
+    if told.is_some_and(|told| told.wrong_key) {
+        tokio::time::sleep(WRONG_KEY_DELAY).await;
+    }
+    response
 }
 
 fn check(request: &Request, allowed: &AllowedHosts) -> Result<(), Problem> {
-    let headers = request.headers();
-    let host = one(headers, &header::HOST)?;
+    let [host, _, coding, transfer, expected, ..] = singles(request.headers())?;
     match host {
         None if request.version() >= Version::HTTP_11 => {
             return Err(Problem::Header {
@@ -71,62 +60,53 @@ fn check(request: &Request, allowed: &AllowedHosts) -> Result<(), Problem> {
             }
         }
     }
-    one(headers, &header::AUTHORIZATION)?;
-    for name in [
-        &crate::terms::CLASS_HEADER,
-        &crate::terms::TIMEOUT_HEADER,
-        &crate::terms::QUEUE_TIMEOUT_HEADER,
-    ] {
-        one(headers, name)?;
-    }
-    if let Some(coding) = one(headers, &header::TRANSFER_ENCODING)?
-        && !coding.trim().eq_ignore_ascii_case("chunked")
-    {
+    let is_other = |value: Option<&str>, known| {
+        value.is_some_and(|value| !value.trim().eq_ignore_ascii_case(known))
+    };
+    if is_other(transfer, "chunked") {
         return Err(Problem::TransferCoding);
     }
-    if let Some(coding) = one(headers, &header::CONTENT_ENCODING)?
-        && !coding.trim().eq_ignore_ascii_case("identity")
-    {
+    if is_other(coding, "identity") {
         return Err(Problem::ContentCoding);
     }
-    match one(headers, &header::EXPECT)? {
-        Some(expected) if !expected.trim().eq_ignore_ascii_case("100-continue") => {
-            Err(Problem::Expectation)
+    match is_other(expected, "100-continue") {
+        true => Err(Problem::Expectation),
+        false => Ok(()),
+    }
+}
+
+/// Headers of which there may be one.
+const SINGLE: usize = 8;
+
+/// Those headers, with their names for an error.
+static SINGLES: [(HeaderName, &str); SINGLE] = [
+    (header::HOST, "host"),
+    (header::AUTHORIZATION, "authorization"),
+    (header::CONTENT_ENCODING, "content-encoding"),
+    (header::TRANSFER_ENCODING, "transfer-encoding"),
+    (header::EXPECT, "expect"),
+    (CLASS_HEADER, "x-request-class"),
+    (TIMEOUT_HEADER, "x-request-timeout-ms"),
+    (QUEUE_TIMEOUT_HEADER, "x-request-queue-timeout-ms"),
+];
+
+/// Their values. One walk over what came costs less than to look each of them up.
+fn singles(headers: &HeaderMap) -> Result<[Option<&str>; SINGLE], Problem> {
+    let mut values = [None; SINGLE];
+    for (name, value) in headers {
+        let place = SINGLES.iter().position(|(single, _)| single == name);
+        let Some(place) = place else { continue };
+        let name = SINGLES[place].1;
+        let wrong = |cause| Problem::Header { name, cause };
+        if values[place].is_some() {
+            return Err(wrong("it comes more than once"));
         }
-        _ => Ok(()),
+        let text = value
+            .to_str()
+            .map_err(|_| wrong("it is not visible ASCII"))?;
+        values[place] = Some(text);
     }
-}
-
-/// The only value of a header, if there is one.
-fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Problem> {
-    let wrong = |cause| Problem::Header {
-        name: shown(name),
-        cause,
-    };
-    let mut values = headers.get_all(name).iter();
-    let value = values.next();
-    if values.next().is_some() {
-        return Err(wrong("it comes more than once"));
-    }
-    match value.map(|value| value.to_str()) {
-        None => Ok(None),
-        Some(Ok(text)) => Ok(Some(text)),
-        Some(Err(_)) => Err(wrong("it is not visible ASCII")),
-    }
-}
-
-/// The names looked for here, as constants for the error.
-fn shown(name: &HeaderName) -> &'static str {
-    match name.as_str() {
-        "host" => "host",
-        "authorization" => "authorization",
-        "x-request-class" => "x-request-class",
-        "x-request-timeout-ms" => "x-request-timeout-ms",
-        "x-request-queue-timeout-ms" => "x-request-queue-timeout-ms",
-        "transfer-encoding" => "transfer-encoding",
-        "content-encoding" => "content-encoding",
-        _ => "expect",
-    }
+    Ok(values)
 }
 
 #[cfg(test)]

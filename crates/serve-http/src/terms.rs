@@ -14,7 +14,6 @@ use crate::access::Access;
 use crate::api::{Options, TIMEOUT_MS_MAX};
 use crate::auth::{Identity, Keys};
 use crate::error::Problem;
-use crate::request_id::RequestName;
 use crate::settings::EdgeSettings;
 
 /// The header that names the class of a request.
@@ -63,13 +62,12 @@ impl Caller {
             access.identified(key);
         }
         let identity = key.map(|key| key.identity).unwrap_or_default();
-        let name = request.extensions().get::<RequestName>();
         Ok(Self {
             identity,
             class: text(headers, &CLASS_HEADER)?.map(ToOwned::to_owned),
             timeout_ms: millis(headers, &TIMEOUT_HEADER)?,
             queue_timeout_ms: millis(headers, &QUEUE_TIMEOUT_HEADER)?,
-            request_name: name.map(|name| name.0.clone()),
+            request_name: access.map(|access| access.name().to_owned()),
         })
     }
 

@@ -50,6 +50,9 @@ const BATCHES_MAX: usize = 64;
 /// without a bound, one that stopped reading would cost memory for as long as it stays connected.
 const UNREAD_MAX: usize = 4_096;
 
+/// Updates that a request's task takes from its channel at once.
+const RECEIVED_MAX: usize = 32;
+
 /// The inference thread, as the rest of the server sees it. Dropping it ends the thread.
 pub struct Worker {
     shared: Arc<SharedScheduler>,
@@ -177,8 +180,8 @@ impl Worker {
 
     /// How long the engine takes to end `requests`, if that is known.
     fn time_to_drain(&self, requests: u32) -> Option<Span> {
-        let rate = |scheduler: &mut Scheduler, _| scheduler.pace().drain_rate();
-        let rate = self.shared.with(rate).flatten()?;
+        let rate = |scheduler: &Scheduler| scheduler.pace().drain_rate();
+        let rate = self.shared.look(rate).flatten()?;
         Some(Span::from_secs_f64(f64::from(requests) / rate))
     }
 
@@ -201,6 +204,7 @@ impl Worker {
         Ok(Ticket {
             id,
             updates,
+            received: Vec::new(),
             live: Arc::clone(&self.live),
             ended: false,
         })
@@ -264,6 +268,9 @@ impl Drop for Worker {
 pub struct Ticket {
     id: RequestId,
     updates: mpsc::Receiver<Update>,
+    /// Updates that have been received, the next one last: to take many from the channel costs hardly more than
+    /// to take one.
+    received: Vec<Update>,
     live: Arc<Live>,
     ended: bool,
 }
@@ -271,10 +278,12 @@ pub struct Ticket {
 impl Ticket {
     /// The next update; after the last one, [`Update::EngineStopped`] for ever.
     pub async fn next(&mut self) -> Update {
-        let update = match self.updates.recv().await {
-            Some(update) => update,
-            None => Update::EngineStopped,
-        };
+        if self.received.is_empty() {
+            let several = self.updates.recv_many(&mut self.received, RECEIVED_MAX);
+            several.await;
+            self.received.reverse();
+        }
+        let update = self.received.pop().unwrap_or(Update::EngineStopped);
         self.ended |= update.is_last();
         update
     }

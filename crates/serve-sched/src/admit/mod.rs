@@ -85,8 +85,9 @@ pub trait Admit: Send {
     }
 
     /// Work is going to be done for a request of which tenant, class and id are known, and that it comes to `tokens`
-    /// at most. Every policy that can be asked so early has taken it: now the work counts, until the request is
-    /// admitted under its id or the work is [released](Self::release).
+    /// at most. Every policy that [can be asked so early](Self::refuses_any_length) has taken it, and no other is
+    /// told of it: now the work counts, until the request is admitted under its id or the work is
+    /// [released](Self::release).
     fn reserve(&mut self, request: &Request, tokens: u32, load: &Load<'_>) {
         let _ = (request, tokens, load);
     }

@@ -119,13 +119,13 @@ impl SharedScheduler {
     ///
     /// [`NotTaken::Refused`].
     pub fn pre_admit(&self, least: &Request, tokens: u32) -> Result<(), NotTaken> {
-        let asked = self.with(|scheduler, now| scheduler.pre_admit(now, least, tokens));
+        let asked = self.quietly(|scheduler, now| scheduler.pre_admit(now, least, tokens));
         Ok(asked.unwrap_or(Ok(()))?)
     }
 
     /// Gives back what was set aside for a request, as [`Scheduler::release`] does.
     pub fn release(&self, least: &Request, tokens: u32) {
-        self.with(|scheduler, now| scheduler.release(now, least, tokens));
+        self.quietly(|scheduler, now| scheduler.release(now, least, tokens));
     }
 
     /// Cancels a request. False if no live request has this id.
@@ -160,11 +160,25 @@ impl SharedScheduler {
     /// Does anything with the scheduler, at the present time and under the lock. `None` when there is none
     /// at present, or when it panics.
     pub fn with<R>(&self, act: impl FnOnce(&mut Scheduler, Time) -> R) -> Option<R> {
+        let done = self.quietly(act);
+        self.clock.wake();
+        done
+    }
+
+    /// Looks at the scheduler under the lock, and lets the loop sleep. `None` as for [`with`](Self::with).
+    pub fn look<R>(&self, look: impl FnOnce(&Scheduler) -> R) -> Option<R> {
+        self.quietly(|scheduler, _| look(scheduler))
+    }
+
+    /// Does what leaves the loop nothing to do, which may go on sleeping unless the scheduler panics.
+    fn quietly<R>(&self, act: impl FnOnce(&mut Scheduler, Time) -> R) -> Option<R> {
         let mut state = self.lock();
         let now = self.clock.now();
         let done = state.with(|scheduler| act(scheduler, now));
         drop(state);
-        self.clock.wake();
+        if done.is_none() {
+            self.clock.wake();
+        }
         done
     }
 
@@ -304,7 +318,7 @@ impl State {
 
     fn take_events(&mut self, events: &mut Vec<Event>) {
         if let Some(scheduler) = &mut self.scheduler {
-            events.extend(std::iter::from_fn(|| scheduler.poll_event()));
+            scheduler.take_events(events);
         }
     }
 }

@@ -3,7 +3,7 @@
 use serve_core::{Refusal, Request, Time};
 
 use super::{Asked, Gate};
-use crate::admit::Load;
+use crate::admit::{Admit, Load};
 use crate::demand::Demand;
 use crate::lengths::Unseen;
 use crate::order::{Place, Waiting};
@@ -14,6 +14,10 @@ impl Gate {
     /// length. One that is not refused counts with those policies as one of `tokens` tokens until it is taken
     /// when it is [submitted](Self::submit) under its id, or [released](Self::release).
     pub fn pre_admit(&mut self, now: Time, least: &Request, tokens: u32) -> Result<(), Refusal> {
+        // What would be ahead of it need not be known where nobody asks.
+        if !self.asks_early() {
+            return Ok(());
+        }
         let (_, asked) = self.newcomer(now, least);
         for index in 0..self.admit.len() {
             if self.admit[index].refuses_any_length()
@@ -23,7 +27,7 @@ impl Gate {
             }
         }
         let (policies, load) = self.policies_and_load(now, &asked);
-        for policy in policies {
+        for policy in policies.iter_mut().filter(asked_early) {
             policy.reserve(least, tokens, &load);
         }
         Ok(())
@@ -31,15 +35,22 @@ impl Gate {
 
     /// A request that was [asked about](Self::pre_admit) does not come, and has cost `tokens` all the same.
     pub fn release(&mut self, now: Time, least: &Request, tokens: u32) {
+        if !self.asks_early() {
+            return;
+        }
         let nobody = Asked {
             ahead: self.queue.demand(),
             own: Demand::default(),
             queued: Queued::default(),
         };
         let (policies, load) = self.policies_and_load(now, &nobody);
-        for policy in policies {
+        for policy in policies.iter_mut().filter(asked_early) {
             policy.release(least, tokens, &load);
         }
+    }
+
+    fn asks_early(&self) -> bool {
+        self.admit.iter().any(|policy| policy.refuses_any_length())
     }
 
     /// What one policy says to a newcomer, with its name if it refuses.
@@ -81,4 +92,9 @@ impl Gate {
         };
         self.order.place(&newcomer, now)
     }
+}
+
+/// Whether a policy is asked about requests that are not whole yet.
+fn asked_early(policy: &&mut Box<dyn Admit>) -> bool {
+    policy.refuses_any_length()
 }

@@ -87,6 +87,33 @@ impl Events {
         }
     }
 
+    /// Appends all that there are to `taken`.
+    pub(super) fn take_all(&mut self, taken: &mut Vec<Event>) {
+        let left = self.queue.get(self.next..).unwrap_or_default();
+        taken.reserve(left.len());
+        for queued in left {
+            match *queued {
+                Queued::At(at) => self.taken_at = at,
+                Queued::Token {
+                    request,
+                    token,
+                    index,
+                } => taken.push(Event {
+                    request,
+                    at: self.taken_at,
+                    kind: EventKind::Token {
+                        token,
+                        index,
+                        logprobs: None,
+                    },
+                }),
+                Queued::Other => taken.extend(self.others.pop_front()),
+            }
+        }
+        self.queue.clear();
+        self.next = 0;
+    }
+
     #[inline(never)]
     fn drop_taken(&mut self) {
         self.queue.drain(..self.next);
@@ -109,6 +136,7 @@ mod tests {
         Token(u64, u32, bool),
         Started(u64),
         Take,
+        TakeAll,
     }
 
     fn turns() -> impl Strategy<Value = Vec<Turn>> {
@@ -116,6 +144,7 @@ mod tests {
             4 => (0_u64..3, 0_u32..9, any::<bool>()).prop_map(|(at, token, asked)| Turn::Token(at, token, asked)),
             1 => (0_u64..3).prop_map(Turn::Started),
             3 => Just(Turn::Take),
+            1 => Just(Turn::TakeAll),
         ];
         proptest::collection::vec(turn, 0..60)
     }
@@ -144,6 +173,12 @@ mod tests {
                 let (kind, after) = match turn {
                     Turn::Take => {
                         prop_assert_eq!(events.pop(), expected.pop_front());
+                        continue;
+                    }
+                    Turn::TakeAll => {
+                        let mut taken = Vec::new();
+                        events.take_all(&mut taken);
+                        prop_assert_eq!(taken, Vec::from(std::mem::take(&mut expected)));
                         continue;
                     }
                     Turn::Started(after) => (EventKind::Started, after),

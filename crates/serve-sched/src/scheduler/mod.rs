@@ -53,8 +53,8 @@ use prompts::Prompts;
 /// - **Inputs**: [`submit`](Self::submit), [`cancel`](Self::cancel), [`book`](Self::book) (or what it
 ///   is made of: [`complete`](Self::complete), [`fail`](Self::fail), [`fail_all`](Self::fail_all)),
 ///   [`handle_timeout`](Self::handle_timeout), [`drain`](Self::drain), [`change`](Self::change).
-/// - **Outputs**: [`plan_into`](Self::plan_into), [`poll_event`](Self::poll_event),
-///   [`next_timeout`](Self::next_timeout).
+/// - **Outputs**: [`plan_into`](Self::plan_into), [`poll_event`](Self::poll_event) or
+///   [`take_events`](Self::take_events), [`next_timeout`](Self::next_timeout).
 /// - **Readings**: [`stats`](Self::stats), [`pace`](Self::pace), the journal.
 ///
 /// A driver repeats: give the inputs that have come, ask for a plan, have the backend execute it,
@@ -360,6 +360,11 @@ impl Scheduler {
     #[inline]
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop()
+    }
+
+    /// Appends all events that there are, in the order in which they happened.
+    pub fn take_events(&mut self, events: &mut Vec<Event>) {
+        self.events.take_all(events);
     }
 
     /// When the scheduler wants [`handle_timeout`](Self::handle_timeout) or a plan without any
