@@ -129,7 +129,10 @@ impl Client {
                 301 | 302 | 303 | 307 | 308 => {
                     uri = redirected(&uri, header(&response, "Location").unwrap_or_default())?;
                 }
-                status => return Err(Failure::of_status(status)),
+                status => {
+                    let retry_after = header(&response, "Retry-After");
+                    return Err(Failure::of_status(status, retry_after));
+                }
             }
         }
         Err(nonsense("it redirects without end"))

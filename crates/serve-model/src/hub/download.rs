@@ -2,14 +2,14 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
 
 use super::cache::{Blob, ModelCache};
 use super::client::{Answer, Client};
 use super::error::{Failure, HubError, NetworkError};
-use super::options::{BACKOFF_MAX, HubOptions, SLOW_BYTES};
+use super::options::{BACKOFF_MAX, HubOptions, RETRY_AFTER_MAX, SLOW_BYTES};
 
 /// How far the download of one file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,7 +147,7 @@ impl<'a> Remote<'a> {
             if !failure.may_pass() || attempts > retries {
                 return Err(self.give_up(failure, file, attempts));
             }
-            std::thread::sleep(pause);
+            std::thread::sleep(pause_after(&failure, pause));
             pause = (pause * 2).min(BACKOFF_MAX);
             attempts += 1;
         }
@@ -188,7 +188,9 @@ impl<'a> Remote<'a> {
                 source,
             },
             Failure::Locked(lock) => HubError::Locked { repo, file, lock },
-            Failure::Status(status) | Failure::Busy(status) => failed(format!("HTTP {status}")),
+            Failure::Status(status) | Failure::Busy { status, .. } => {
+                failed(format!("HTTP {status}"))
+            }
             Failure::Nonsense(cause) | Failure::BadPart(cause) => failed(cause),
         }
     }
@@ -200,6 +202,17 @@ impl<'a> Remote<'a> {
         } else {
             "set HF_TOKEN to an access token of an account that may read it"
         }
+    }
+}
+
+/// How long to wait after a failure: as long as the hub asks for, within reason, and no less than `backoff`.
+fn pause_after(failure: &Failure, backoff: Duration) -> Duration {
+    match failure {
+        Failure::Busy {
+            retry_after: Some(asked),
+            ..
+        } => backoff.max(*asked).min(RETRY_AFTER_MAX.max(backoff)),
+        _ => backoff,
     }
 }
 
@@ -309,3 +322,32 @@ impl Part {
 }
 
 const BUFFER_BYTES: usize = 1 << 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hub_is_left_alone_as_long_as_it_asks_and_not_for_ever() {
+        let backoff = Duration::from_secs(2);
+        let pause = |status, header| pause_after(&Failure::of_status(status, header), backoff);
+        for (status, header, seconds) in [
+            (429, Some("30"), 30),
+            (503, Some(" 7 "), 7),
+            // Its own pause is longer, the header says nothing, or nothing that ends.
+            (429, Some("1"), 2),
+            (429, Some("0"), 2),
+            (429, None, 2),
+            (429, Some("-5"), 2),
+            (429, Some("soon"), 2),
+            (429, Some("Wed, 21 Oct 2015 07:28:00 GMT"), 2),
+            (429, Some("86400"), 300),
+            (429, Some("18446744073709551615"), 300),
+            // Final: nothing is waited for.
+            (404, Some("30"), 2),
+        ] {
+            let expected = Duration::from_secs(seconds);
+            assert_eq!(pause(status, header), expected, "{status} {header:?}");
+        }
+    }
+}

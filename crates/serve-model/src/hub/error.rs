@@ -176,7 +176,11 @@ pub(super) enum Failure {
     /// The same request may succeed later.
     Network(NetworkError),
     /// The same: the hub asks for patience or has an error of its own.
-    Busy(u16),
+    Busy {
+        status: u16,
+        /// How long it asks to be left alone.
+        retry_after: Option<Duration>,
+    },
     /// The hub's answer is final.
     Status(u16),
     /// The answer makes no sense.
@@ -190,15 +194,24 @@ pub(super) enum Failure {
 }
 
 impl Failure {
-    pub(super) fn of_status(status: u16) -> Self {
+    /// What a status and its header `Retry-After` call for. A date in it is not read: then the pause is the
+    /// client's own.
+    pub(super) fn of_status(status: u16, retry_after: Option<&str>) -> Self {
+        let seconds = retry_after.and_then(|text| text.trim().parse().ok());
         match status {
-            408 | 429 | 500.. => Self::Busy(status),
+            408 | 429 | 500.. => Self::Busy {
+                status,
+                retry_after: seconds.map(Duration::from_secs),
+            },
             status => Self::Status(status),
         }
     }
 
     pub(super) fn may_pass(&self) -> bool {
-        matches!(self, Self::Network(_) | Self::Busy(_) | Self::BadPart(_))
+        matches!(
+            self,
+            Self::Network(_) | Self::Busy { .. } | Self::BadPart(_)
+        )
     }
 }
 

@@ -29,6 +29,9 @@ pub struct HubOptions {
 /// The longest pause before a retry.
 pub(super) const BACKOFF_MAX: Duration = Duration::from_secs(30);
 
+/// The longest pause that the hub is granted by its `Retry-After`: the hub's own windows are of five minutes.
+pub(super) const RETRY_AFTER_MAX: Duration = Duration::from_secs(300);
+
 /// Bytes of a file that must come within the patience: 4 KiB/s for the default.
 pub(super) const SLOW_BYTES: u64 = 256 << 10;
 

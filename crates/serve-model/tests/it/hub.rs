@@ -507,6 +507,38 @@ fn what_is_not_what_the_hub_says_is_thrown_away() {
     }
 }
 
+/// Whatever the hub has said of the weights, their hash or only their length.
+#[test]
+fn what_stands_for_a_large_file_is_not_taken_for_it() {
+    for hashes in [None, Some(true), Some(false)] {
+        let hub = StandInHub::serve(&FILES, None);
+        let cache = CacheFolder::new();
+        if let Some(in_list) = hashes {
+            hub.lie(Lie::Hashes { in_list });
+        }
+        let options = HubOptions {
+            retries: 1,
+            ..cache.options(hub.endpoint())
+        };
+        hub.fail("/store/model.safetensors", Fault::Pointer, 2);
+        let error = quietly(&options).unwrap_err().to_string();
+        assert!(error.contains("model.safetensors"), "{hashes:?}: {error}");
+        assert_weights(&quietly(&options).unwrap());
+    }
+}
+
+#[test]
+fn a_hub_that_asks_for_patience_is_asked_again() {
+    for retry_after in ["0", "soon", "Wed, 21 Oct 2015 07:28:00 GMT"] {
+        let hub = StandInHub::serve(&FILES, None);
+        let cache = CacheFolder::new();
+        for part in ["/api/", "/resolve/", "/store/"] {
+            hub.fail(part, Fault::BusyFor(retry_after), 2);
+        }
+        assert_weights(&quietly(&cache.options(hub.endpoint())).unwrap());
+    }
+}
+
 #[test]
 fn a_part_of_something_else_does_not_become_a_part_of_the_file() {
     let hub = StandInHub::serve(&FILES, None);

@@ -16,6 +16,9 @@ use sha2::{Digest, Sha256};
 pub(crate) const MODEL: &str = "tiny-org/tiny.model-1";
 pub(crate) const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
+const POINTER: &[u8] =
+    b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 300000\n";
+
 /// What goes wrong with a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fault {
@@ -31,6 +34,10 @@ pub(crate) enum Fault {
     Flip(usize),
     /// Say nothing more after so many bytes of the body, until the client leaves.
     SilentAfter(usize),
+    /// Answer 429 with this `Retry-After`.
+    BusyFor(&'static str),
+    /// Send what stands for a large file in a repository.
+    Pointer,
     /// Send a few bytes at a time, until the client leaves.
     Trickle,
 }
@@ -164,6 +171,10 @@ impl Shared {
         if let Some(Fault::Status(status)) = fault {
             return respond(&mut stream, status, &[], b"");
         }
+        if let Some(Fault::BusyFor(retry_after)) = fault {
+            let header = [("Retry-After", retry_after.to_owned())];
+            return respond(&mut stream, 429, &header, b"");
+        }
         let allowed = self.token.as_ref().map(|token| format!("Bearer {token}"));
         let public = request.path.starts_with("/store/");
         if !public && allowed.is_some() && request.authorization != allowed {
@@ -278,6 +289,9 @@ fn send_file(
         .unwrap_or(("0", ""));
     let start: usize = start.parse().unwrap();
     let end = end.parse().map_or(bytes.len(), |last: usize| last + 1);
+    if let Some(Fault::Pointer) = fault {
+        return respond(stream, 200, &headers, POINTER);
+    }
     if let Some(Fault::IgnoreRange) = fault {
         return respond(stream, 200, &headers, bytes);
     }
