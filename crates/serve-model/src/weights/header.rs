@@ -31,6 +31,9 @@ pub(super) struct Entry {
 /// Bytes of a header at most, as in the format's own library. The largest checkpoints have a few million.
 pub(super) const HEADER_BYTES_MAX: u64 = 100_000_000;
 
+/// How a file begins that stands for another one in a clone without Git LFS.
+const GIT_LFS_POINTER: [u8; 8] = *b"version ";
+
 /// Reads a header: eight bytes of length, then JSON. Every tensor is checked to lie inside the file, to
 /// have as many bytes as its shape and type say, and to share none of them with another.
 pub(super) fn parse(
@@ -47,6 +50,10 @@ pub(super) fn parse(
     reader
         .read_exact(&mut prefix)
         .map_err(|_| bad(format!("it has only {length} bytes")))?;
+    if prefix == GIT_LFS_POINTER {
+        let reason = "it is a pointer of Git LFS and holds no weights; git lfs pull fetches them";
+        return Err(bad(reason.to_owned()));
+    }
     let header_bytes = u64::from_le_bytes(prefix);
     let data_start = header_bytes.saturating_add(8);
     if data_start > length {
