@@ -140,13 +140,14 @@ async fn a_template_that_is_given_takes_the_place_of_the_models_own() {
         ),
         (
             "/nowhere/at-all.jinja".to_owned(),
-            "cannot read /nowhere/at-all.jinja",
+            "it cannot be read: No such file",
         ),
         ("/dev/zero".to_owned(), "it is"),
     ] {
         let ended = Process::run(&["--port", "0", "--chat-template", &path]);
         assert_eq!(ended.status.code(), Some(2), "{}", ended.stderr);
         let named = format!("--chat-template: {path}: ");
+        assert_eq!(ended.stderr.matches(&path).count(), 1, "{}", ended.stderr);
         assert!(
             ended.stderr.contains(&named) && ended.stderr.contains(says),
             "{}",

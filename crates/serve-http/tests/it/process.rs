@@ -208,3 +208,47 @@ impl Drop for Process {
         self.kill();
     }
 }
+
+/// From the least with which the binary can say its version, upwards: it serves, or says why not.
+#[cfg(target_os = "linux")]
+#[test]
+fn with_too_little_address_space_it_says_so() {
+    let limited = |kib: u64, arguments: &[&str]| {
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", &format!("ulimit -v {kib}; exec \"$0\" \"$@\"")])
+            .arg(env!("CARGO_BIN_EXE_serve"))
+            .args(arguments)
+            .env_remove("SERVE_COMMIT");
+        command
+    };
+    let says_its_version = |kib: &u64| {
+        let output = limited(*kib, &["--version"]).output().unwrap();
+        output.status.success()
+    };
+    let limits = || (0..).map(|step| 16_000 + 4_000 * step);
+    let least = limits().find(says_its_version).unwrap();
+    let mut refused = 0;
+    for kib in (0..10).map(|step| least + 8_000 * step) {
+        // A setting that does not hold, seen after the limit: what gets so far would have served.
+        let wrong = [
+            "--backend",
+            "mock",
+            "--host",
+            "203.0.113.1",
+            "--allow-anonymous",
+            "--port",
+            "0",
+        ];
+        let output = limited(kib, &wrong).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        match output.status.code() {
+            Some(3) if said.contains("of addresses, more than this process may have") => {
+                refused += 1
+            }
+            Some(4) => {}
+            code => panic!("{kib} KiB: {code:?} {:?} {said}", output.status),
+        }
+    }
+    assert!(refused > 0, "the least of all is enough");
+}

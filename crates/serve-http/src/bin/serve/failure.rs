@@ -29,6 +29,12 @@ pub(crate) enum Failure {
     /// The operating system refused something that a server needs.
     #[error("{0}")]
     Runtime(io::Error),
+    /// The limit on addresses is too low for the server to run at all.
+    #[error(
+        "{threads} threads and what they begin with take {mib} MiB of addresses, more than this process may have \
+         (ulimit -v)"
+    )]
+    AddressSpace { mib: u64, threads: u64 },
     /// A setting is wrong, or two contradict each other.
     #[error("{setting}: {cause}")]
     Usage { setting: String, cause: String },
@@ -103,7 +109,7 @@ impl Failure {
             Self::Message(message) => message.exit_code(),
             #[cfg(feature = "model")]
             Self::Load(_) | Self::Model(_) | Self::Hub(_) | Self::Sampling(_) => 3,
-            Self::LoaderPanicked | Self::Launch(_) => 3,
+            Self::LoaderPanicked | Self::Launch(_) | Self::AddressSpace { .. } => 3,
             Self::Listen { .. } => 4,
         }
     }

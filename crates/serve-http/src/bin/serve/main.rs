@@ -1,5 +1,6 @@
 //! `serve`: an OpenAI-compatible server for one model on one machine.
 
+mod address_space;
 mod assemble;
 mod banner;
 mod console;
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
     if let Some(code) = serve_http::engine_role(std::env::args_os()) {
         std::process::exit(code);
     }
+    address_space::share_an_arena();
     let (console, flush) = match Console::start() {
         Ok(started) => started,
         // There is nowhere to say why.
@@ -93,6 +95,7 @@ fn failed(console: &Console, failure: &Failure) -> i32 {
 
 /// What has to be right before anything is started.
 fn prepare(cli: &mut Cli, console: &Console) -> Result<(Runtime, Log), Failure> {
+    address_space::check()?;
     let log = Log::start(&cli.log, cli.log_format, console)?;
     // Each connection is an open file, and the usual limit is lower than that on connections.
     match rlimit::increase_nofile_limit(u64::MAX) {
