@@ -39,7 +39,7 @@ pub enum LoadError {
     #[error(transparent)]
     Template(#[from] TemplateError),
     /// The chat template that was given in place of the model's own.
-    #[error("{}: {cause}", path.display())]
+    #[error("{}: {}", path.display(), without_path(cause))]
     ChatTemplate {
         /// The file.
         path: PathBuf,
@@ -49,14 +49,6 @@ pub enum LoadError {
     /// Sampling defaults and stop tokens.
     #[error(transparent)]
     Generation(#[from] GenerationError),
-    /// The tokenizer knows more tokens than the model.
-    #[error("the tokenizer has {tokenizer} tokens and the model's vocabulary holds {model}")]
-    Vocabulary {
-        /// Tokens in `tokenizer.json`.
-        tokenizer: usize,
-        /// `vocab_size` in `config.json`.
-        model: usize,
-    },
     /// An option is 0, or leaves no KV block.
     #[error(transparent)]
     Limits(#[from] InvalidLimits),
@@ -139,4 +131,14 @@ pub enum LoadError {
         /// What there is.
         free: u64,
     },
+}
+
+/// What is wrong with a file that has been named already.
+fn without_path(cause: &TemplateError) -> String {
+    match cause {
+        TemplateError::File(ModelFileError::Read { source, .. }) => {
+            format!("it cannot be read: {source}")
+        }
+        cause => cause.to_string(),
+    }
 }

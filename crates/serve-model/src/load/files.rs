@@ -57,7 +57,6 @@ impl Files {
         };
         let generation = GenerationConfig::from_dir(folder, &tokenizer)?;
         let checkpoint = Checkpoint::open(folder)?;
-        check_vocabulary(&tokenizer, &config)?;
         checkpoint.check(&config)?;
         let warnings = warnings(&tokenizer, &config, chat_template.as_ref());
         let parameters = parameters(&config);
@@ -144,18 +143,6 @@ fn given(path: &Path, config: &TokenizerConfig) -> Result<ChatTemplate, LoadErro
     })
 }
 
-/// Tokens that were added to a vocabulary may lie behind the rows of the model; more than that is another
-/// model's vocabulary.
-fn check_vocabulary(tokenizer: &Tokenizer, config: &ModelConfig) -> Result<(), LoadError> {
-    if tokenizer.own_vocab_size() > config.vocab_size {
-        return Err(LoadError::Vocabulary {
-            tokenizer: tokenizer.vocab_size(),
-            model: config.vocab_size,
-        });
-    }
-    Ok(())
-}
-
 /// What is served otherwise than the files ask for, a line each.
 fn warnings(
     tokenizer: &Tokenizer,
@@ -167,6 +154,8 @@ fn warnings(
         warnings.push(format!("chats are refused: {error}"));
     }
     let (tokens, rows) = (tokenizer.ids_end(), config.vocab_size);
+    // Added tokens lie behind the rows of many models. As many others as that are a sign of another model's file;
+    // its ids cannot be drawn, and a text that has one is refused, so it is served like any other.
     if tokens > rows {
         warnings.push(format!(
             "the tokenizer has tokens up to {} and the model's vocabulary holds {rows}: a text with one of the \

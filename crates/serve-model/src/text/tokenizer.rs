@@ -248,16 +248,6 @@ impl Tokenizer {
         size.max(self.placeholders_end)
     }
 
-    /// How many tokens there are without those that were added. Converted files list some of these in both places.
-    pub(crate) fn own_vocab_size(&self) -> usize {
-        let own = self.shared.inner.get_vocab(false);
-        let added = self.shared.inner.get_added_tokens_decoder();
-        let listed_twice = added
-            .values()
-            .filter(|token| own.contains_key(&token.content));
-        own.len() - listed_twice.count()
-    }
-
     /// One above the last id that has a token or a placeholder, and that the model has a row for.
     pub fn ids_end(&self) -> usize {
         let end = self.shared.ids_end.max(self.placeholders_end);

@@ -394,13 +394,13 @@ fn an_unsupported_model_is_refused_by_name() {
 }
 
 #[test]
-fn a_tokenizer_of_another_model_is_refused() {
-    let copy = Copy::of("tiny-qwen2", "vocabulary");
-    let tokenizer = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/austen-2m/tokenizer.json");
-    fs::copy(tokenizer, copy.path("tokenizer.json")).unwrap();
+fn a_clone_without_its_large_files_is_named() {
+    let copy = Copy::of("tiny-qwen2", "pointer");
+    let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 300000\n";
+    fs::write(copy.path("model.safetensors"), pointer).unwrap();
     assert_has(
         &copy.error(),
-        &["the tokenizer has 2048 tokens and the model's vocabulary holds 384"],
+        &["model.safetensors", "Git LFS", "git lfs pull"],
     );
 }
 

@@ -1,6 +1,7 @@
 //! Folders as they are found: what other implementations serve is served, and what is not done is said.
 
 use std::fs;
+use std::path::Path;
 
 use serde_json::{Value, json};
 use serve_core::conformance::Driver;
@@ -148,6 +149,42 @@ fn a_token_without_a_row_is_refused_where_a_text_has_it() {
         });
         check_surplus(&copy);
     }
+}
+
+/// As in transformers, which looks at no vocabulary until it meets an id without a row.
+#[test]
+fn a_vocabulary_of_more_own_tokens_than_rows_is_served_and_texts_beyond_it_are_refused() {
+    let copy = Copy::of("tiny-qwen2", "vocabulary");
+    let tokenizer = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/austen-2m/tokenizer.json");
+    fs::copy(tokenizer, copy.path("tokenizer.json")).unwrap();
+    let model = loaded(&copy);
+    let warned = "the tokenizer has tokens up to 2047 and the model's vocabulary holds 384";
+    assert!(
+        model.warnings[0].starts_with(warned),
+        "{:?}",
+        model.warnings
+    );
+    assert_eq!(model.tokenizer.ids_end(), 384);
+    let (mut taken, mut refused) = (0, 0);
+    for text in [
+        "a",
+        "b c",
+        "It is a truth universally acknowledged",
+        "x y z",
+        "Mr. Darcy",
+    ] {
+        match model.tokenizer.encode(text) {
+            Ok(tokens) => {
+                taken += 1;
+                assert!(tokens.iter().all(|token| token.get() < 384), "{text}");
+            }
+            Err(error) => {
+                refused += 1;
+                assert!(error.to_string().ends_with("has no row"), "{text}: {error}");
+            }
+        }
+    }
+    assert!(taken > 0 && refused > 0, "{taken} {refused}");
 }
 
 fn check_surplus(copy: &Copy) {
