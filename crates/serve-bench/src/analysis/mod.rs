@@ -17,6 +17,7 @@ pub(crate) mod quantile;
 pub(crate) mod rates;
 pub(crate) mod request;
 pub(crate) mod retries;
+pub(crate) mod steady;
 pub(crate) mod strata;
 pub mod summary;
 pub mod table;
@@ -39,6 +40,7 @@ use self::little::Little;
 use self::rates::Rates;
 use self::request::Request;
 use self::retries::Retries;
+use self::steady::Thirds;
 use self::strata::Cuts;
 use crate::analysis::definitions::Metric;
 use crate::analysis::delivered::Delivered;
@@ -92,6 +94,8 @@ pub struct Analysis {
     pub fairness: Vec<Fairness>,
     /// Of each run: the mean in flight beside rate times stay.
     pub little: Vec<Option<Little>>,
+    /// The first, middle and last third of each run.
+    pub thirds: Vec<Option<Thirds>>,
     /// What a million tokens cost, if a price was given.
     pub cost: Option<Cost>,
     /// What was drawn again for the intervals.
@@ -132,6 +136,7 @@ impl Analysis {
             retries: Retries::of(&requests),
             fairness: fairness(&requests, starved_after),
             little: of_run.iter().map(|requests| little(requests)).collect(),
+            thirds: of_run.iter().map(|requests| thirds(requests)).collect(),
             cost: options.price_per_hour.map(cost),
             rates,
             groups,
@@ -262,6 +267,15 @@ fn fairness(requests: &[Request<'_>], starved_after: Option<Span>) -> Vec<Fairne
         by("class", |request| request.first().class.clone()),
     ];
     found.into_iter().flatten().collect()
+}
+
+/// From the first attempt of each request to its end: a server is steady to those who ask it.
+fn thirds(requests: &[Request<'_>]) -> Option<Thirds> {
+    let stays = requests.iter().filter_map(|request| {
+        let last = request.attempts().last()?;
+        Some((request.first().sent_ns?, last.end_ns?, request.ttft_ns()))
+    });
+    Thirds::of(&stays.collect::<Vec<_>>())
 }
 
 /// The stays of attempts, not of requests: between two attempts a request is with nobody.

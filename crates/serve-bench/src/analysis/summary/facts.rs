@@ -3,6 +3,7 @@
 use crate::analysis::Analysis;
 use crate::analysis::bootstrap::Estimate;
 use crate::analysis::delivered::Delivered;
+use crate::analysis::steady::{Thirds, Verdict};
 use crate::analysis::table::{number, percent};
 use crate::analysis::tokens::{at_least, rate};
 use crate::workload::slo::Slo;
@@ -53,6 +54,7 @@ pub fn facts(analysis: &Analysis) -> Vec<Fact> {
     }
     facts.extend(retries(analysis).map(|text| ("retries", text)));
     facts.extend(little(analysis).map(|text| ("Little", text)));
+    facts.extend(thirds(analysis).map(|text| ("thirds", text)));
     facts.extend(cost(analysis).map(|text| ("cost", text)));
     facts
 }
@@ -194,6 +196,37 @@ fn little(analysis: &Analysis) -> Option<String> {
         number(Some(worst.arrivals_per_s)),
         number(Some(worst.stay_mean_s)),
         number(Some(worst.arrivals_per_s * worst.stay_mean_s)),
+    ))
+}
+
+/// Of several runs, the one whose thirds differ most in what is in flight.
+fn thirds(analysis: &Analysis) -> Option<String> {
+    let known = analysis.thirds.iter().flatten().collect::<Vec<_>>();
+    let spread = |thirds: &Thirds| {
+        let means = thirds.0.map(|third| third.in_flight_mean);
+        means.into_iter().fold(0.0, f64::max) - means.into_iter().fold(f64::INFINITY, f64::min)
+    };
+    let differs = known.iter().filter(|it| it.verdict() != Verdict::Steady);
+    let worst = differs.max_by(|a, b| spread(a).total_cmp(&spread(b)));
+    let shown = worst.or(known.first())?;
+    let verdict = match shown.verdict() {
+        Verdict::Steady => "steady",
+        Verdict::Differ => "not steady: a third is more than half as large again as another",
+        Verdict::DifferOrChance => {
+            "they differ, and are of too few requests to tell that from chance"
+        }
+    };
+    let which = match (known.len(), worst) {
+        (0 | 1, _) => "",
+        (_, Some(_)) => " (of the run in which they differ most)",
+        (_, None) => " (of the first run)",
+    };
+    let in_flight = shown.0.map(|third| number(Some(third.in_flight_mean)));
+    let ttft = shown.0.map(|third| number(third.ttft_p50_ms));
+    Some(format!(
+        "in flight {}; TTFT p50 {} ms{which}: {verdict}",
+        in_flight.join(", "),
+        ttft.join(", "),
     ))
 }
 
