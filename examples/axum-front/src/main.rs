@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::Request;
-use examples_support::{Options, Table, ms, percentile};
+use examples_support::{Options, Table, Tier, Tiers, tiers_table};
 use serve_core::{Class, Span};
 use serve_sched::Dispatcher;
 use serve_sched::adapter::{Ask, AsyncDispatcher};
@@ -141,6 +141,20 @@ impl Line {
             .count()
     }
 
+    fn tiers(&self) -> Tiers {
+        let tier = |class| Tier {
+            asked: self.of(class),
+            answered: self.whole(class).collect(),
+        };
+        Tiers {
+            name: self.name,
+            paid: tier(PAID),
+            free: tier(FREE),
+            refused: self.refused(),
+            most_inside: self.most_inside,
+        }
+    }
+
     fn refused(&self) -> usize {
         let refused = |answer: &&(Class, Answer, Span)| answer.1 == Answer::Refused;
         self.answers.iter().filter(refused).count()
@@ -148,28 +162,8 @@ impl Line {
 }
 
 fn table(lines: &[Line]) -> Table {
-    let mut table = Table::new([
-        "axum service",
-        "paid answered",
-        "paid p95",
-        "free answered",
-        "free p95",
-        "429",
-        "most in the service",
-    ]);
-    for line in lines {
-        let answered = |class| format!("{} of {}", line.whole(class).count(), line.of(class));
-        table.row([
-            line.name.to_owned(),
-            answered(PAID),
-            ms(percentile(95, line.whole(PAID))),
-            answered(FREE),
-            ms(percentile(95, line.whole(FREE))),
-            line.refused().to_string(),
-            line.most_inside.to_string(),
-        ]);
-    }
-    table
+    let services: Vec<Tiers> = lines.iter().map(Line::tiers).collect();
+    tiers_table(["axum service", "429", "most in the service"], &services)
 }
 
 #[cfg(test)]

@@ -37,9 +37,9 @@ const LONG: u32 = 2_000;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let options = Options::of_command_line(env!("CARGO_PKG_DESCRIPTION"));
-    options.show(
+    options.show_over_seeds(
         "Four in five prompts of 50 tokens, one of 2,000; 5 ms of handicap a token; virtual time",
-        &table(&run(options.seed())?),
+        |seed| Ok(table(&run(seed)?)),
     )?;
     Ok(())
 }

@@ -15,9 +15,9 @@ const REQUESTS: usize = 1_000;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let options = Options::of_command_line(env!("CARGO_PKG_DESCRIPTION"));
-    options.show(
+    options.show_over_seeds(
         "8 slots that do 7.1 requests/s; half are due in 2 s, half in 10 s; virtual time",
-        &table(&run(options.seed())?),
+        |seed| Ok(table(&run(seed)?)),
     )?;
     Ok(())
 }

@@ -19,13 +19,13 @@ const QUEUE_CAP: u32 = 256;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let options = Options::of_command_line(env!("CARGO_PKG_DESCRIPTION"));
-    options.show(
+    options.show_over_seeds(
         "A flood of 400 requests at once, and a person who sends one every 2 s, virtual time",
-        &flood_table(&flood(options.seed())?),
+        |seed| Ok(flood_table(&flood(seed)?)),
     )?;
-    options.show(
+    options.show_over_seeds(
         "The same behind the queue cap that `serve` has by default, the flood five times as large",
-        &flood_table(&capped(options.seed())?),
+        |seed| Ok(flood_table(&capped(seed)?)),
     )?;
     options.show(
         "Two tenants that always want more, in their first minute, virtual time",

@@ -7,7 +7,7 @@ use std::error::Error;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use examples_support::{Options, Table, ms, percentile};
+use examples_support::{Options, Table, Tier, Tiers, tiers_table};
 use serve_core::{Class, Span};
 use serve_sched::Dispatcher;
 use serve_sched::adapter::AsyncDispatcher;
@@ -128,6 +128,20 @@ impl Seen {
         self.lines.iter().filter(|line| line.0 == class).count()
     }
 
+    fn tiers(&self) -> Tiers {
+        let tier = |class| Tier {
+            asked: self.of(class),
+            answered: self.answered(class).collect(),
+        };
+        Tiers {
+            name: self.name,
+            paid: tier(PAID),
+            free: tier(FREE),
+            refused: self.refused(),
+            most_inside: self.most_inside,
+        }
+    }
+
     fn refused(&self) -> usize {
         let refused = |line: &&(Class, String, Span)| line.1.starts_with("no ");
         self.lines.iter().filter(refused).count()
@@ -135,28 +149,11 @@ impl Seen {
 }
 
 fn table(seen: &[Seen]) -> Table {
-    let mut table = Table::new([
-        "server of lines",
-        "paid answered",
-        "paid p95",
-        "free answered",
-        "free p95",
-        "refused",
-        "most in the engine",
-    ]);
-    for seen in seen {
-        let answered = |class| format!("{} of {}", seen.answered(class).count(), seen.of(class));
-        table.row([
-            seen.name.to_owned(),
-            answered(PAID),
-            ms(percentile(95, seen.answered(PAID))),
-            answered(FREE),
-            ms(percentile(95, seen.answered(FREE))),
-            seen.refused().to_string(),
-            seen.most_inside.to_string(),
-        ]);
-    }
-    table
+    let services: Vec<Tiers> = seen.iter().map(Seen::tiers).collect();
+    tiers_table(
+        ["server of lines", "refused", "most in the engine"],
+        &services,
+    )
 }
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ struct Cli {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let Cli { name, options } = Cli::parse();
-    for (title, table) in tables(&name, options.seed())? {
+    for (title, table) in options.over_seeds(|seed| tables(&name, seed))? {
         options.show(&title, &table)?;
     }
     Ok(())

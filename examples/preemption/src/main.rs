@@ -28,13 +28,13 @@ const BLOCKS: u32 = 7 * BLOCKS_MAX;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let options = Options::of_command_line(env!("CARGO_PKG_DESCRIPTION"));
-    options.show(
+    options.show_over_seeds(
         "400 requests of 1 to 57 blocks, all waiting; 16 slots but for the second line; virtual time",
-        &pressure_table(&pressure(options.seed())?),
+        |seed| Ok(pressure_table(&pressure(seed)?)),
     )?;
-    options.show(
+    options.show_over_seeds(
         "8 slots full of class 1, and one request of class 0 every second, virtual time",
-        &class_table(&by_class(options.seed())?),
+        |seed| Ok(class_table(&by_class(seed)?)),
     )?;
     Ok(())
 }

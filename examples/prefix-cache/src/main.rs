@@ -19,9 +19,9 @@ const TENANTS: u32 = 10;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let options = Options::of_command_line(env!("CARGO_PKG_DESCRIPTION"));
-    options.show(
+    options.show_over_seeds(
         "1,500 tokens of instructions and 60 of one's own, 10 tenants, 4 requests/s, virtual time",
-        &table(&run(options.seed())?),
+        |seed| Ok(table(&run(seed)?)),
     )?;
     Ok(())
 }

@@ -15,9 +15,9 @@ const LONG: u32 = 600;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let options = Options::of_command_line(env!("CARGO_PKG_DESCRIPTION"));
-    options.show(
+    options.show_over_seeds(
         "8 slots for 3 min at full load: 12.5 answers/s of 8 to 56 tokens, 0.12/s of 600; virtual time",
-        &table(&run(options.seed())?),
+        |seed| Ok(table(&run(seed)?)),
     )?;
     Ok(())
 }

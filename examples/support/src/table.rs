@@ -9,7 +9,21 @@ use serve_core::Span;
 /// are aligned right.
 #[derive(Clone, Debug)]
 pub struct Table {
-    lines: Vec<Vec<String>>,
+    lines: Vec<Vec<Cell>>,
+}
+
+/// What is shown, and where it is a number that differed from run to run, the least and the most that it came to.
+#[derive(Clone, Debug, Default)]
+struct Cell {
+    shown: String,
+    range: Option<Range>,
+}
+
+/// As digits, so that they have the decimals of the number beside them.
+#[derive(Clone, Debug)]
+struct Range {
+    least: String,
+    most: String,
 }
 
 impl Table {
@@ -26,13 +40,26 @@ impl Table {
             "{headings:?}"
         );
         Self {
-            lines: vec![headings.map(str::to_owned).to_vec()],
+            lines: vec![
+                headings
+                    .map(|heading| Cell::of(heading.to_owned()))
+                    .to_vec(),
+            ],
         }
     }
 
     /// Adds a row.
     pub fn row<const N: usize>(&mut self, cells: [String; N]) {
-        self.lines.push(Vec::from(cells));
+        self.lines.push(cells.map(Cell::of).to_vec());
+    }
+
+    /// Has each number tell the least and the most of itself and its like in `other`, a table of the same rows.
+    pub fn widen(&mut self, other: &Self) {
+        for (own, others) in self.lines.iter_mut().zip(&other.lines).skip(1) {
+            for (own, other) in own.iter_mut().zip(others).skip(1) {
+                own.widen(other);
+            }
+        }
     }
 
     /// The table for a program: each row by the headings, numbers as they are shown, and their units with the
@@ -42,16 +69,24 @@ impl Table {
             Some((headings, rows)) => (headings.as_slice(), rows),
             None => (&[][..], &[][..]),
         };
-        let row = |cells: &Vec<String>| {
+        let row = |cells: &Vec<Cell>| {
             let cells = headings.iter().zip(cells).enumerate();
-            let cells =
-                cells.map(
-                    |(column, (heading, cell))| match number(cell).filter(|_| column > 0) {
-                        Some((number, "")) => (heading.clone(), json!(number)),
-                        Some((number, unit)) => (format!("{heading} ({unit})"), json!(number)),
-                        None => (heading.clone(), json!(cell)),
-                    },
-                );
+            let cells = cells.flat_map(|(column, (Cell { shown: heading, .. }, cell))| {
+                let (name, value) = match number(&cell.shown).filter(|_| column > 0) {
+                    Some((number, "")) => (heading.clone(), json!(number)),
+                    Some((number, unit)) => (format!("{heading} ({unit})"), json!(number)),
+                    None => (heading.clone(), json!(cell.shown)),
+                };
+                let digits = |text: &str| json!(text.parse::<f64>().ok());
+                let range = cell.range.iter().flat_map(|Range { least, most }| {
+                    [
+                        (format!("{name}, least"), digits(least)),
+                        (format!("{name}, most"), digits(most)),
+                    ]
+                });
+                let range: Vec<_> = range.collect();
+                std::iter::once((name, value)).chain(range)
+            });
             Value::Object(Map::from_iter(cells))
         };
         let rows: Vec<Value> = rows.iter().map(row).collect();
@@ -59,10 +94,54 @@ impl Table {
     }
 }
 
+impl Cell {
+    fn of(shown: String) -> Self {
+        Self { shown, range: None }
+    }
+
+    fn widen(&mut self, other: &Self) {
+        let (own, rest) = split(&self.shown);
+        let (others, unlike) = split(&other.shown);
+        let (Ok(_), Ok(another)) = (own.parse::<f64>(), others.parse::<f64>()) else {
+            return;
+        };
+        // Of other units, or of another number of requests: not to be compared.
+        if rest != unlike {
+            return;
+        }
+        let (mut least, mut most) = match &self.range {
+            Some(Range { least, most }) => (least.clone(), most.clone()),
+            None => (own.to_owned(), own.to_owned()),
+        };
+        if least.parse().is_ok_and(|least: f64| another < least) {
+            least = others.to_owned();
+        }
+        if most.parse().is_ok_and(|most: f64| another > most) {
+            most = others.to_owned();
+        }
+        self.range = (least != most).then_some(Range { least, most });
+    }
+}
+
+impl fmt::Display for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.shown)?;
+        match &self.range {
+            Some(Range { least, most }) => write!(f, " ({least}..{most})"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The digits that a cell begins with, and what follows them.
+fn split(cell: &str) -> (&str, &str) {
+    let end = cell.find(|letter: char| !letter.is_ascii_digit() && !matches!(letter, '.' | '-'));
+    cell.split_at(end.unwrap_or(cell.len()))
+}
+
 /// A cell's number and its unit, if it is nothing else.
 fn number(cell: &str) -> Option<(f64, &str)> {
-    let end = cell.find(|letter: char| !letter.is_ascii_digit() && !matches!(letter, '.' | '-'));
-    let (digits, unit) = cell.split_at(end.unwrap_or(cell.len()));
+    let (digits, unit) = split(cell);
     let unit = unit.strip_prefix(' ').unwrap_or(unit);
     let is_unit = unit
         .chars()
@@ -73,12 +152,14 @@ fn number(cell: &str) -> Option<(f64, &str)> {
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let columns = self.lines.iter().map(Vec::len).max().unwrap_or(0);
+        let texts = |line: &Vec<Cell>| line.iter().map(Cell::to_string).collect();
+        let lines: Vec<Vec<String>> = self.lines.iter().map(texts).collect();
         let width = |column: usize| {
-            let cells = self.lines.iter().filter_map(|line| line.get(column));
+            let cells = lines.iter().filter_map(|line| line.get(column));
             cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
         };
         let widths: Vec<usize> = (0..columns).map(width).collect();
-        for (number, line) in self.lines.iter().enumerate() {
+        for (number, line) in lines.iter().enumerate() {
             for (column, (cell, &width)) in line.iter().zip(&widths).enumerate() {
                 match column {
                     0 => write!(f, "{cell:<width$}")?,

@@ -16,9 +16,9 @@ const AGE_AFTER: Span = Span::from_secs(2);
 
 fn main() -> Result<(), Box<dyn Error>> {
     let options = Options::of_command_line(env!("CARGO_PKG_DESCRIPTION"));
-    options.show(
+    options.show_over_seeds(
         "6.2 paid and 0.5 free requests/s at 8 slots that do 7.1, for a minute, virtual time",
-        &table(&run(options.seed())?),
+        |seed| Ok(table(&run(seed)?)),
     )?;
     Ok(())
 }

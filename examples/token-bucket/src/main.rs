@@ -20,9 +20,9 @@ const BURST: NonZeroU64 = NonZeroU64::MIN.saturating_add(7);
 
 fn main() -> Result<(), Box<dyn Error>> {
     let options = Options::of_command_line(env!("CARGO_PKG_DESCRIPTION"));
-    options.show(
+    options.show_over_seeds(
         "A job sends 60 at once every 10 s, a person one every 2 s, for a minute, virtual time",
-        &table(&run(options.seed())?, options.seed()),
+        |seed| Ok(table(&run(seed)?, seed)),
     )?;
     Ok(())
 }
