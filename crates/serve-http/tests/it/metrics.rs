@@ -150,6 +150,7 @@ async fn every_series_of_requests_is_there_from_the_start() {
         "backend_error",
         "cancelled",
         "engine_stopped",
+        "engine_unreachable",
         "method_not_allowed",
         "not_found",
         "queue_timeout",
