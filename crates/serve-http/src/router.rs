@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use axum::body::Bytes;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State as Shared};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -11,8 +10,6 @@ use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
 use serde_json::{Value, json};
-use serve_core::Span;
-use tracing::Instrument;
 
 use crate::access::Access;
 use crate::api::{
@@ -23,13 +20,13 @@ use crate::auth::{Key, Keys};
 use crate::body::Read;
 use crate::error::Problem;
 use crate::generate::Generation;
-use crate::idempotency::{self, BodyHash};
+use crate::idempotency::BodyHash;
 use crate::lifecycle::State;
 use crate::metrics::{Arrived, Format};
+use crate::once::{Once, idempotency_key};
 use crate::prepare::INLINE_JSON_BYTES_MAX;
 use crate::served_model::ServedModel;
 use crate::service::{STALLED, Service};
-use crate::settings::EdgeSettings;
 use crate::stream;
 use crate::terms::{Caller, Terms};
 use crate::upstream::{self, Answer, Upstream};
@@ -203,13 +200,7 @@ async fn answer<A: Ask>(
     };
     let (stream, usage) = (ask.options().stream, ask.options().stream_usage);
     let terms = caller.terms(ask.options(), settings)?;
-    if let Some(arrived) = arrived {
-        arrived.classed(terms.class);
-    }
-    if let Some(access) = &access {
-        access.read();
-        access.classed(settings.class_name(terms.class));
-    }
+    known_terms(service, &terms, arrived.as_mut(), access.as_ref());
     if let Some(text) = key {
         let once = Once::new(A::ENDPOINT, text, &terms, stream)?;
         let hash = BodyHash::of(&body.bytes);
@@ -234,6 +225,22 @@ async fn answer<A: Ask>(
     }
 }
 
+/// The request has been read, and its class is known.
+fn known_terms(
+    service: &Service,
+    terms: &Terms,
+    arrived: Option<&mut Arrived>,
+    access: Option<&Access>,
+) {
+    if let Some(arrived) = arrived {
+        arrived.classed(terms.class);
+    }
+    if let Some(access) = access {
+        access.read();
+        access.classed(service.settings().class_name(terms.class));
+    }
+}
+
 /// The answer of an engine behind the gate. `arrived` is taken by one that is not complete yet.
 async fn forward(
     service: &Arc<Service>,
@@ -252,19 +259,13 @@ async fn forward(
         0..=INLINE_JSON_BYTES_MAX => upstream.read(endpoint, &body.bytes)?,
         length => {
             let (bytes, upstream) = (body.bytes.clone(), Arc::clone(&upstream));
-            let read = move || upstream.read(endpoint, &bytes);
-            let read = service.preparation().run(length, read);
+            let read = service.preparation();
+            let read = read.run(length, move || upstream.read(endpoint, &bytes));
             read.await.map_err(|_| Problem::Body)??
         }
     };
     let terms = caller.terms(&asked.options, settings)?;
-    if let Some(arrived) = arrived {
-        arrived.classed(terms.class);
-    }
-    if let Some(access) = &access {
-        access.read();
-        access.classed(settings.class_name(terms.class));
-    }
+    known_terms(service, &terms, arrived.as_mut(), access.as_ref());
     let metrics = Arc::clone(service.metrics());
     if let Some(text) = key {
         let once = Once::new(endpoint, text, &terms, asked.options.stream)?;
@@ -280,55 +281,10 @@ async fn forward(
     }
     match upstream.ask(asked, terms, body, &metrics, access).await? {
         Answer::Whole(bytes) => Ok(stream::json(bytes)),
-        Answer::Stream(parts) => match arrived.take() {
-            Some(arrived) => Ok(upstream::events(parts, arrived)),
-            None => Err(Problem::EngineStopped),
-        },
-    }
-}
-
-/// The request's key, if keys mean anything here.
-fn idempotency_key(request: &Request, settings: &EdgeSettings) -> Result<Option<String>, Problem> {
-    if settings.idempotency_ttl.is_zero() {
-        return Ok(None);
-    }
-    idempotency::key(request.headers())
-}
-
-/// A request whose work is done once, however often it is sent.
-struct Once {
-    key: idempotency::Key,
-    patience: Option<Span>,
-}
-
-impl Once {
-    fn new(endpoint: Endpoint, text: String, terms: &Terms, stream: bool) -> Result<Self, Problem> {
-        if stream {
-            return Err(Problem::Conflict {
-                param: "stream",
-                other: "Idempotency-Key",
-                cause: "only an answer in one piece can be given again; leave one of the two out",
-            });
+        Answer::Stream(parts) => {
+            let arrived = arrived.take().ok_or(Problem::EngineStopped)?;
+            Ok(upstream::events(parts, arrived))
         }
-        let key = idempotency::Key {
-            tenant: terms.tenant,
-            endpoint,
-            text,
-        };
-        let patience = terms.timeout;
-        Ok(Self { key, patience })
-    }
-
-    async fn answer(
-        self,
-        service: &Service,
-        body: BodyHash,
-        work: impl Future<Output = Result<Bytes, Problem>> + Send + 'static,
-    ) -> Result<Response, Problem> {
-        // Its log lines belong to the request that began it, whichever waits for it in the end.
-        let work = work.in_current_span();
-        let answers = service.answers();
-        answers.answer(self.key, body, self.patience, work).await
     }
 }
 
