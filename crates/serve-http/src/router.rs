@@ -258,9 +258,9 @@ async fn forward(
     let asked = match body.bytes.len() {
         0..=INLINE_JSON_BYTES_MAX => upstream.read(endpoint, &body.bytes)?,
         length => {
-            let (bytes, upstream) = (body.bytes.clone(), Arc::clone(&upstream));
-            let read = service.preparation();
-            let read = read.run(length, move || upstream.read(endpoint, &bytes));
+            let (bytes, reader) = (body.bytes.clone(), Arc::clone(&upstream));
+            let read = upstream.preparation();
+            let read = read.run(length, move || reader.read(endpoint, &bytes));
             read.await.map_err(|_| Problem::Body)??
         }
     };

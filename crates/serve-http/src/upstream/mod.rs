@@ -33,6 +33,7 @@ use crate::error::Problem;
 use crate::lifecycle::Lifecycle;
 use crate::metrics::{Metrics, UpstreamFigures};
 use crate::names::{Name, Names};
+use crate::prepare::Preparation;
 use crate::telemetry::RequestLog;
 use crate::terms::Terms;
 use answer::Rewriter;
@@ -83,6 +84,8 @@ pub struct Upstream {
     model: OnceLock<Model>,
     created: u64,
     names: Arc<Names>,
+    /// For bodies that take long to read.
+    preparation: Preparation,
 }
 
 impl Upstream {
@@ -90,7 +93,7 @@ impl Upstream {
     ///
     /// # Errors
     ///
-    /// Where the system has no port for an engine that is to be started here.
+    /// Where the system has no port for an engine that is to be started here, or gives no thread.
     pub fn new(settings: UpstreamSettings, dispatcher: Dispatcher) -> io::Result<Self> {
         let (url, supervisor) = match settings.place {
             UpstreamPlace::At(url) => (url, None),
@@ -110,6 +113,7 @@ impl Upstream {
             model: OnceLock::new(),
             created: since.map_or(0, |since| since.as_secs()),
             names: Arc::default(),
+            preparation: Preparation::start()?,
         })
     }
 
@@ -118,6 +122,11 @@ impl Upstream {
         if let Some(supervisor) = &self.supervisor {
             supervisor.end().await;
         }
+    }
+
+    /// The threads for bodies that take long to read.
+    pub(crate) fn preparation(&self) -> &Preparation {
+        &self.preparation
     }
 
     /// Starts the engine, if it is to be started here.
