@@ -159,12 +159,15 @@ mod tests {
     #[test]
     fn a_number_is_compared_with_its_own_kind_in_the_other_build() {
         let mut rows = Vec::new();
-        for (build, values) in [
+        let runs = [
             (0, [2.0, 10.0]),
             (1, [4.0, 10.0]),
             (1, [2.0, 20.0]),
             (0, [4.0, 30.0]),
-        ] {
+            (0, [3.0, 20.0]),
+            (1, [3.0, 10.0]),
+        ];
+        for (build, values) in runs {
             let [plain, q8] = values;
             let figures = vec![
                 Figure::text("commit", "abc"),
@@ -184,10 +187,10 @@ mod tests {
                 told(0, "ratio"),
                 told(0, "ratio_most")
             ),
-            (0.5, 1.25, 2.0)
+            (0.5, 1.0, 2.0)
         );
         assert_eq!(lines[1].more["weights"], "q8");
-        assert_eq!((lines[1].number(), told(1, "other")), (Some(20.0), 15.0));
+        assert_eq!((lines[1].number(), told(1, "other")), (Some(20.0), 10.0));
         assert_eq!(lines[2].number(), Some(9.0));
         assert!(!lines[0].more.contains_key("least"));
     }
