@@ -2,7 +2,7 @@
 //! measured run, marked as simulated, for as many requests as one has patience for.
 //!
 //! There is no network, no tokenizer and no edge here: what a simulation says of a server that works
-//! on a device is as good as the device's [step times](crate::experiments::calibrate). A prompt has the tokens that
+//! on a device is as good as the device's step times, which `serve-bench calibrate` measures. A prompt has the tokens that
 //! the workload planned, and an answer always has all that it may.
 
 mod requests;
