@@ -74,7 +74,7 @@ impl App {
         Self { peer, ..self }
     }
 
-    /// What is answered has an id and a line in the log, whoever answers it.
+    /// What is answered has an id and a line in the log, wherever it is answered.
     async fn answer(self, mut request: Request) -> Response {
         let id = request_id::of(request.headers());
         let shown = id.to_str().unwrap_or_default();

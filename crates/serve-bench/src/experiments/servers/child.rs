@@ -1,5 +1,5 @@
 //! A process that is started for a measurement. It is killed when this is dropped, so that nothing which fails leaves
-//! one behind. What it prints and what is read of that is up to whoever starts it.
+//! one behind. What it prints and what is read of that is up to its owner.
 
 use std::io;
 use std::process::{self, ChildStderr, ChildStdout, Command, ExitStatus};
