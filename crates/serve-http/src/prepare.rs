@@ -12,8 +12,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::{self, available_parallelism};
 
+use axum::body::Bytes;
 use crossbeam_channel::{Sender, unbounded};
 use tokio::sync::{Semaphore, oneshot};
+
+use crate::error::Problem;
 
 /// Texts of more bytes are long.
 const LONG_BYTES: usize = 64 << 10;
@@ -99,6 +102,24 @@ impl Preparation {
         });
         self.queue.send(work).map_err(|_| Panicked)?;
         result.await.map_err(|_| Panicked)
+    }
+
+    /// What `read` makes of a body: at once of a small one, on a thread of a large one.
+    ///
+    /// # Errors
+    ///
+    /// Those of `read`.
+    pub(crate) async fn read<T: Send + 'static>(
+        &self,
+        body: &Bytes,
+        read: impl FnOnce(&[u8]) -> Result<T, Problem> + Send + 'static,
+    ) -> Result<T, Problem> {
+        if body.len() <= INLINE_JSON_BYTES_MAX {
+            return read(body);
+        }
+        let bytes = body.clone();
+        let done = self.run(body.len(), move || read(&bytes)).await;
+        done.map_err(|_| Problem::Body)?
     }
 }
 

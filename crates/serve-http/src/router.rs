@@ -24,7 +24,6 @@ use crate::idempotency::BodyHash;
 use crate::lifecycle::State;
 use crate::metrics::{Arrived, Format};
 use crate::once::{Once, idempotency_key};
-use crate::prepare::INLINE_JSON_BYTES_MAX;
 use crate::served_model::ServedModel;
 use crate::service::{STALLED, Service};
 use crate::stream;
@@ -184,22 +183,17 @@ async fn answer<A: Ask>(
     request: Request,
     arrived: &mut Option<Arrived>,
 ) -> Result<Response, Problem> {
-    let settings = service.settings();
-    let access = request.extensions().get::<Access>().cloned();
-    let caller = Caller::of(&request, &service.access().keys)?;
-    let key = idempotency_key(&request, settings)?;
-    let serving = service.serving()?;
-    let body = service.bodies().read_json(request).await?;
-    let ask = match body.bytes.len() {
-        0..=INLINE_JSON_BYTES_MAX => A::read(&body.bytes)?,
-        length => {
-            let bytes = body.bytes.clone();
-            let read = serving.preparation().run(length, move || A::read(&bytes));
-            read.await.map_err(|_| Problem::Body)??
-        }
-    };
+    let incoming = Incoming::read(service, request).await?;
+    let Incoming {
+        access,
+        caller,
+        key,
+        body,
+    } = incoming;
+    let serving = service.launched().ok_or(Problem::EngineStopped)?;
+    let ask = serving.preparation().read(&body.bytes, A::read).await?;
     let (stream, usage) = (ask.options().stream, ask.options().stream_usage);
-    let terms = caller.terms(ask.options(), settings)?;
+    let terms = caller.terms(ask.options(), service.settings())?;
     known_terms(service, &terms, arrived.as_mut(), access.as_ref());
     if let Some(text) = key {
         let once = Once::new(A::ENDPOINT, text, &terms, stream)?;
@@ -222,6 +216,31 @@ async fn answer<A: Ask>(
         Ok(stream::events(header, generation, usage))
     } else {
         stream::whole(&header, generation).await
+    }
+}
+
+/// A request for text whose body is here, and what its head says.
+struct Incoming {
+    access: Option<Access>,
+    caller: Caller,
+    key: Option<String>,
+    body: Read,
+}
+
+impl Incoming {
+    /// Reads it, if requests are taken now.
+    async fn read(service: &Service, request: Request) -> Result<Self, Problem> {
+        let access = request.extensions().get::<Access>().cloned();
+        let caller = Caller::of(&request, &service.access().keys)?;
+        let key = idempotency_key(&request, service.settings())?;
+        service.takes_requests()?;
+        let body = service.bodies().read_json(request).await?;
+        Ok(Self {
+            access,
+            caller,
+            key,
+            body,
+        })
     }
 }
 
@@ -249,22 +268,17 @@ async fn forward(
     request: Request,
     arrived: &mut Option<Arrived>,
 ) -> Result<Response, Problem> {
-    let settings = service.settings();
-    let access = request.extensions().get::<Access>().cloned();
-    let caller = Caller::of(&request, &service.access().keys)?;
-    let key = idempotency_key(&request, settings)?;
-    service.takes_requests()?;
-    let body = service.bodies().read_json(request).await?;
-    let asked = match body.bytes.len() {
-        0..=INLINE_JSON_BYTES_MAX => upstream.read(endpoint, &body.bytes)?,
-        length => {
-            let (bytes, reader) = (body.bytes.clone(), Arc::clone(&upstream));
-            let read = upstream.preparation();
-            let read = read.run(length, move || reader.read(endpoint, &bytes));
-            read.await.map_err(|_| Problem::Body)??
-        }
-    };
-    let terms = caller.terms(&asked.options, settings)?;
+    let incoming = Incoming::read(service, request).await?;
+    let Incoming {
+        access,
+        caller,
+        key,
+        body,
+    } = incoming;
+    let reader = Arc::clone(&upstream);
+    let read = move |bytes: &[u8]| reader.read(endpoint, bytes);
+    let asked = upstream.preparation().read(&body.bytes, read).await?;
+    let terms = caller.terms(&asked.options, service.settings())?;
     known_terms(service, &terms, arrived.as_mut(), access.as_ref());
     let metrics = Arc::clone(service.metrics());
     if let Some(text) = key {

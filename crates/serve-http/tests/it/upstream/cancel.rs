@@ -39,26 +39,17 @@ async fn a_client_that_leaves_cancels_at_the_engine_streaming_or_not() {
         "ready",
         "that says nothing against the engine"
     );
-    let metrics = front.server.get("/metrics").await.body;
-    assert!(
-        metrics.contains("serve_requests_ended_total{class=\"paid\",end=\"cancelled\"} 3\n"),
-        "{metrics}"
-    );
+    front
+        .shows(&["serve_requests_ended_total{class=\"paid\",end=\"cancelled\"} 3"])
+        .await;
 }
 
 #[tokio::test]
 async fn who_leaves_the_queue_is_never_sent() {
     let engine = Engine::start().await;
     let front = Front::of(&engine).await;
-    engine.seen();
-    engine.does(|_| Reply::Never);
-    let ask = || {
-        let server = front.server.clone();
-        tokio::spawn(async move { server.post(CHAT, chat(false)).await })
-    };
-    let working = [ask(), ask()];
-    until("two work", || engine.working() == 2).await;
-    let waiting = ask();
+    let working = front.filled(&engine, false).await;
+    let waiting = front.asks(false);
     until("one waits", || front.gate().stats().waiting == 1).await;
     waiting.abort();
     until("none waits", || front.gate().stats().waiting == 0).await;

@@ -47,15 +47,12 @@ async fn an_engine_that_crashes_in_mid_stream_is_an_event_with_our_code() {
         );
         front.settled().await;
         assert_eq!(front.gate().stats().counters.failed, 1);
-        let metrics = front.server.get("/metrics").await.body;
-        assert!(
-            metrics.contains("serve_requests_ended_total{class=\"paid\",end=\"failed\"} 1\n"),
-            "{metrics}"
-        );
-        assert!(
-            metrics.contains("serve_upstream_requests_total{outcome=\"broken\"} 1\n"),
-            "{metrics}"
-        );
+        front
+            .shows(&[
+                "serve_requests_ended_total{class=\"paid\",end=\"failed\"} 1",
+                "serve_upstream_requests_total{outcome=\"broken\"} 1",
+            ])
+            .await;
     }
 }
 
@@ -87,11 +84,9 @@ async fn an_error_that_the_engine_tells_in_its_stream_is_told_once_and_counted()
     assert_eq!(text.matches("\"error\"").count(), 1, "{text}");
     front.settled().await;
     assert_eq!(front.gate().stats().counters.failed, 1);
-    let metrics = front.server.get("/metrics").await.body;
-    assert!(
-        metrics.contains("serve_requests_ended_total{class=\"paid\",end=\"failed\"} 1\n"),
-        "{metrics}"
-    );
+    front
+        .shows(&["serve_requests_ended_total{class=\"paid\",end=\"failed\"} 1"])
+        .await;
 }
 
 #[tokio::test]
@@ -141,15 +136,12 @@ async fn only_what_was_never_sent_is_sent_again_and_once() {
     let answer = front.server.post(CHAT, chat(false)).await;
     assert_eq!(answer.status, 503);
     assert_eq!(answer.json()["error"]["code"], "engine_unreachable");
-    let metrics = front.server.get("/metrics").await.body;
-    assert!(
-        metrics.contains("serve_upstream_retries_total 1\n"),
-        "{metrics}"
-    );
-    assert!(
-        metrics.contains("serve_upstream_requests_total{outcome=\"unreachable\"} 1\n"),
-        "{metrics}"
-    );
+    front
+        .shows(&[
+            "serve_upstream_retries_total 1",
+            "serve_upstream_requests_total{outcome=\"unreachable\"} 1",
+        ])
+        .await;
 }
 
 /// A crowd that finds the engine gone does not come twice.

@@ -187,14 +187,7 @@ async fn what_is_left_of_a_deadline_goes_with_the_request_and_ends_it() {
 async fn who_waits_too_long_is_told_and_never_sent() {
     let engine = Engine::start().await;
     let front = Front::of(&engine).await;
-    engine.seen();
-    engine.does(|_| Reply::Never);
-    let ask = || {
-        let server = front.server.clone();
-        tokio::spawn(async move { server.post(CHAT, chat(true)).await })
-    };
-    let working = [ask(), ask()];
-    until("two work", || engine.working() == 2).await;
+    let working = front.filled(&engine, true).await;
     let body = json!({"messages": user("hi"), "queue_timeout_ms": 30, "stream": true});
     let answer = front.server.post(CHAT, body).await;
     assert_eq!(

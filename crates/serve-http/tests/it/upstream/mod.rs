@@ -21,8 +21,8 @@ use serve_sched::admit::QueueCap;
 use serve_sched::limit::Fixed;
 use serve_sched::order::StrictTiers;
 
-use crate::support::{Server, user};
-use engine::Engine;
+use crate::support::{Answer, Server, user};
+use engine::{Engine, Reply};
 
 pub(crate) const CHAT: &str = "/v1/chat/completions";
 
@@ -84,6 +84,33 @@ impl Front {
     pub(crate) async fn state(&self) -> String {
         let health = self.server.get("/health/ready").await;
         health.json()["status"].as_str().unwrap().to_owned()
+    }
+
+    /// `/metrics` has each of these lines.
+    pub(crate) async fn shows(&self, lines: &[&str]) {
+        let metrics = self.server.get("/metrics").await.body;
+        for line in lines {
+            assert!(metrics.contains(&format!("{line}\n")), "{line}: {metrics}");
+        }
+    }
+
+    /// A client that asks for a chat.
+    pub(crate) fn asks(&self, stream: bool) -> tokio::task::JoinHandle<Answer> {
+        let server = self.server.clone();
+        tokio::spawn(async move { server.post(CHAT, chat(stream)).await })
+    }
+
+    /// Two clients with whom the engine works, and for ever: as many as may.
+    pub(crate) async fn filled(
+        &self,
+        engine: &Engine,
+        stream: bool,
+    ) -> [tokio::task::JoinHandle<Answer>; 2] {
+        engine.seen();
+        engine.does(|_| Reply::Never);
+        let working = [self.asks(stream), self.asks(stream)];
+        until("two work", || engine.working() == 2).await;
+        working
     }
 
     /// Waits until nothing is with the engine and nothing waits.

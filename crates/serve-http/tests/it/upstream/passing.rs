@@ -145,15 +145,12 @@ async fn a_stream_is_asked_for_its_usage_which_only_who_asks_is_told() {
         assert_eq!(streamed_text(&chunks(&answer.body)), "a");
     }
     front.settled().await;
-    let metrics = front.server.get("/metrics").await.body;
-    assert!(
-        metrics.contains("serve_tokens_total{kind=\"prompt\"} 22\n"),
-        "{metrics}"
-    );
-    assert!(
-        metrics.contains("serve_tokens_total{kind=\"output\"} 10\n"),
-        "{metrics}"
-    );
+    front
+        .shows(&[
+            "serve_tokens_total{kind=\"prompt\"} 22",
+            "serve_tokens_total{kind=\"output\"} 10",
+        ])
+        .await;
 }
 
 #[tokio::test]
@@ -197,15 +194,12 @@ async fn a_refusal_that_is_the_requests_own_reaches_the_client_as_it_is() {
     assert_eq!(front.state().await, "ready");
     let stats = front.gate().stats();
     assert_eq!(stats.counters.failed, 6);
-    let metrics = front.server.get("/metrics").await.body;
-    assert!(
-        metrics.contains("serve_refusals_total{class=\"paid\",code=\"engine_refused\"} 6\n"),
-        "{metrics}"
-    );
-    assert!(
-        metrics.contains("serve_upstream_requests_total{outcome=\"refused\"} 6\n"),
-        "{metrics}"
-    );
+    front
+        .shows(&[
+            "serve_refusals_total{class=\"paid\",code=\"engine_refused\"} 6",
+            "serve_upstream_requests_total{outcome=\"refused\"} 6",
+        ])
+        .await;
 }
 
 /// A key or a path that the engine does not take is the operator's affair: a client told 401 would look at its own key.

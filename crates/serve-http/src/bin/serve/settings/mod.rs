@@ -241,23 +241,8 @@ impl Cli {
                 self.model.is_none() && self.revision.is_some(),
                 "it belongs to a model on the hub, and --model names none",
             ),
-            (
-                "--allow-anonymous",
-                self.network.allow_anonymous && !self.keys.is_empty(),
-                "there are API keys, and each request needs one of them",
-            ),
         ];
-        let contradictions = contradictions
-            .into_iter()
-            .chain(self.network.contradictions())
-            .chain(self.requests.contradictions())
-            .chain(self.upstream.contradictions());
-        if let Some((setting, _, cause)) =
-            contradictions.into_iter().find(|(_, applies, _)| *applies)
-        {
-            return Err(usage(setting, cause.to_owned()));
-        }
-        log::filter(&self.log)?;
+        self.refuse(contradictions)?;
         let is_given = |row: &&&Row| self.settings().is_given(row.name);
         match MOCK.iter().find(is_given).filter(|_| !mock) {
             Some(row) => Err(usage(&row.flag(), "it needs --backend mock".to_owned())),
@@ -292,26 +277,34 @@ impl Cli {
         if let Some(entry) = table().into_iter().find(is_engines) {
             return Err(usage(&entry.row.flag(), OWN.to_owned()));
         }
+        self.refuse([])?;
+        if let Some(cause) = self.upstream.wrong_command() {
+            return Err(usage("--upstream-command", cause));
+        }
+        Ok(self.settings().check()?)
+    }
+
+    /// Refuses the first of `own` contradictions that applies, or of those that there can be whatever is served, or a
+    /// log that is none.
+    fn refuse<const N: usize>(
+        &self,
+        own: [(&'static str, bool, &'static str); N],
+    ) -> Result<(), Failure> {
         let anonymous = (
             "--allow-anonymous",
             self.network.allow_anonymous && !self.keys.is_empty(),
             "there are API keys, and each request needs one of them",
         );
-        let contradictions = [anonymous]
+        let all = own
             .into_iter()
+            .chain([anonymous])
             .chain(self.network.contradictions())
             .chain(self.requests.contradictions())
             .chain(self.upstream.contradictions());
-        if let Some((setting, _, cause)) =
-            contradictions.into_iter().find(|(_, applies, _)| *applies)
-        {
-            return Err(usage(setting, cause.to_owned()));
+        match all.into_iter().find(|(_, applies, _)| *applies) {
+            Some((setting, _, cause)) => Err(usage(setting, cause.to_owned())),
+            None => log::filter(&self.log).map(drop),
         }
-        if let Some(cause) = self.upstream.wrong_command() {
-            return Err(usage("--upstream-command", cause));
-        }
-        log::filter(&self.log)?;
-        Ok(self.settings().check()?)
     }
 
     /// What `GET /v1/config` shows: every setting as it holds, and what this binary is.
