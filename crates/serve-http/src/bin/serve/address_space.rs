@@ -25,6 +25,12 @@ const THREADS_PER_CORE: u64 = 4;
 /// Threads beside them: signals, reload, loader, log, the engine.
 const THREADS: u64 = 8;
 
+/// Threads that write to stdout and stderr.
+const WRITERS: u64 = 2;
+
+/// What a command line, its help and its errors come to.
+const WORDS_BYTES: u64 = 8 << 20;
+
 /// What a server without a model comes to, and some requests.
 const HEAP_BYTES: u64 = 32 << 20;
 
@@ -44,8 +50,17 @@ pub(crate) fn share_an_arena() {
 /// Whether there is room for a server.
 pub(crate) fn check() -> Result<(), Failure> {
     let cores = available_parallelism().map_or(1, |cores| cores.get() as u64);
-    let threads = THREADS + THREADS_PER_CORE * cores;
-    let bytes = threads * STACK_BYTES + HEAP_BYTES;
+    room_for(THREADS + THREADS_PER_CORE * cores, HEAP_BYTES)
+}
+
+/// Whether there is room for the threads that write, without which there is nothing to say why. Before the first of them: where
+/// one of several fails to begin, and the words of that do not fit either, the process waits for itself for ever.
+pub(crate) fn check_for_words() -> Result<(), Failure> {
+    room_for(WRITERS, WORDS_BYTES)
+}
+
+fn room_for(threads: u64, heap: u64) -> Result<(), Failure> {
+    let bytes = threads * STACK_BYTES + heap;
     let room = usize::try_from(bytes).map(|bytes| Vec::<u8>::new().try_reserve_exact(bytes));
     match room {
         Ok(Err(_)) | Err(_) if is_limited() => Err(Failure::AddressSpace {

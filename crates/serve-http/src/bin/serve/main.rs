@@ -14,7 +14,7 @@ mod settings;
 mod signals;
 mod version;
 
-use std::io;
+use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::process::ExitCode;
@@ -48,6 +48,11 @@ fn main() -> ExitCode {
         std::process::exit(code);
     }
     address_space::share_an_arena();
+    if let Err(failure) = address_space::check_for_words() {
+        // Nobody else writes yet.
+        let _ = writeln!(io::stderr(), "serve: error: {failure}");
+        std::process::exit(failure.exit_code());
+    }
     let (console, flush) = match Console::start() {
         Ok(started) => started,
         // There is nowhere to say why.
