@@ -4,6 +4,7 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::thread;
+use std::time::Duration;
 
 use crate::process::Process;
 
@@ -129,6 +130,19 @@ fn storm(address: &str, path: &str, body: &[u8]) -> Vec<Option<u16>> {
     })
 }
 
+/// The answer to a client that has come after the storm, and comes again while it is told that there is no room.
+fn alone(address: &str, path: &str, body: &[u8]) -> Option<u16> {
+    let told = || answer(send(address, path, body, body.len()).ok()?);
+    let mut tried = (0..600).map(|_| {
+        let told = told();
+        if told == Some(429) {
+            thread::sleep(Duration::from_millis(100));
+        }
+        told
+    });
+    tried.find(|told| *told != Some(429)).flatten()
+}
+
 #[test]
 fn megabytes_whole_malformed_and_abandoned_stay_below_what_the_settings_allow() {
     let server = Process::start(&[
@@ -142,7 +156,9 @@ fn megabytes_whole_malformed_and_abandoned_stay_below_what_the_settings_allow() 
     let address = address.trim_start_matches("http://");
     let at_rest = server.peak_resident_bytes();
     for (what, path, body) in bodies() {
-        let answers = storm(address, path, body.as_bytes());
+        let mut answers = storm(address, path, body.as_bytes());
+        // Those who wait may all have come while the memory was others': one more, until there is room for it.
+        answers.push(alone(address, path, body.as_bytes()));
         let told = |status: u16| answers.contains(&Some(status));
         let known = answers
             .iter()
