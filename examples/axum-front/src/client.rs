@@ -4,29 +4,19 @@
 use std::io;
 use std::net::SocketAddr;
 
+use examples_support::Told;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// What came of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
-    /// A stream with its end.
-    Whole,
-    /// A 429 that says when to come back, if it says anything.
-    Refused,
-    /// Nothing, or a part.
-    None,
-}
-
 /// Asks, and reads the answer to its end.
-pub(crate) async fn ask(address: SocketAddr, tier: &str) -> Answer {
+pub(crate) async fn ask(address: SocketAddr, tier: &str) -> Told {
     match exchange(address, tier).await {
-        Ok(text) if text.starts_with("HTTP/1.1 429 ") => Answer::Refused,
+        Ok(text) if text.starts_with("HTTP/1.1 429 ") => Told::Refusal,
         // The last chunk of a stream is empty.
         Ok(text) if text.starts_with("HTTP/1.1 200 ") && text.ends_with("\r\n0\r\n\r\n") => {
-            Answer::Whole
+            Told::Answer
         }
-        _ => Answer::None,
+        _ => Told::Nothing,
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::Request;
-use examples_support::{Options, Table, Tier, Tiers, tiers_table};
+use examples_support::{Options, Table, Tiers, Told, tiers_table};
 use serve_core::{Class, Span};
 use serve_sched::Dispatcher;
 use serve_sched::adapter::{Ask, AsyncDispatcher};
@@ -22,7 +22,6 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-use client::Answer;
 use service::{OUTPUT_TOKENS, SLOTS, Service};
 
 const PAID: Class = Class::HIGHEST;
@@ -53,22 +52,15 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What the clients of one server saw.
-struct Line {
-    name: &'static str,
-    answers: Vec<(Class, Answer, Span)>,
-    most_inside: u32,
-}
-
 /// The same load at both, one after the other.
-async fn run(load: Load) -> Result<Vec<Line>, Box<dyn Error>> {
+async fn run(load: Load) -> Result<[Tiers; 2], Box<dyn Error>> {
     let service = Service::new();
     let control = drive("as it is", load, &service, service.router()).await?;
 
     let service = Service::new();
     let app = behind(dispatcher(), service.router());
     let treated = drive("behind the layer", load, &service, app).await?;
-    Ok(vec![control, treated])
+    Ok([control, treated])
 }
 
 fn dispatcher() -> Dispatcher {
@@ -97,7 +89,7 @@ async fn drive(
     load: Load,
     service: &Service,
     app: Router,
-) -> Result<Line, Box<dyn Error>> {
+) -> Result<Tiers, Box<dyn Error>> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
     let server = tokio::spawn(async move { axum::serve(listener, app).await });
@@ -109,61 +101,22 @@ async fn drive(
     }
     let answers = clients.join_all().await;
     server.abort();
-    Ok(Line {
-        name,
-        answers,
-        most_inside: service.most_inside(),
-    })
+    Ok(Tiers::of(name, service.most_inside(), &answers))
 }
 
-async fn ask(address: SocketAddr, n: u32, patience: Duration) -> (Class, Answer, Span) {
+async fn ask(address: SocketAddr, n: u32, patience: Duration) -> (Class, Told, Span) {
     let (class, tier) = match n % 3 {
         0 => (PAID, "paid"),
         _ => (FREE, "free"),
     };
     let begin = Instant::now();
     let answer = tokio::time::timeout(patience, client::ask(address, tier)).await;
-    let answer = answer.unwrap_or(Answer::None);
+    let answer = answer.unwrap_or(Told::Nothing);
     (class, answer, begin.elapsed().into())
 }
 
-impl Line {
-    fn whole(&self, class: Class) -> impl Iterator<Item = Span> {
-        let of_class = self.answers.iter().filter(move |answer| answer.0 == class);
-        let whole = of_class.filter(|answer| answer.1 == Answer::Whole);
-        whole.map(|&(_, _, took)| took)
-    }
-
-    fn of(&self, class: Class) -> usize {
-        self.answers
-            .iter()
-            .filter(|answer| answer.0 == class)
-            .count()
-    }
-
-    fn tiers(&self) -> Tiers {
-        let tier = |class| Tier {
-            asked: self.of(class),
-            answered: self.whole(class).collect(),
-        };
-        Tiers {
-            name: self.name,
-            paid: tier(PAID),
-            free: tier(FREE),
-            refused: self.refused(),
-            most_inside: self.most_inside,
-        }
-    }
-
-    fn refused(&self) -> usize {
-        let refused = |answer: &&(Class, Answer, Span)| answer.1 == Answer::Refused;
-        self.answers.iter().filter(refused).count()
-    }
-}
-
-fn table(lines: &[Line]) -> Table {
-    let services: Vec<Tiers> = lines.iter().map(Line::tiers).collect();
-    tiers_table(["axum service", "429", "most in the service"], &services)
+fn table(services: &[Tiers]) -> Table {
+    tiers_table(["axum service", "429", "most in the service"], services)
 }
 
 #[cfg(test)]
@@ -179,18 +132,15 @@ mod tests {
 
     #[tokio::test]
     async fn the_layer_keeps_the_queue_where_policies_decide() {
-        let lines = run(CROWD).await.unwrap();
-        let [control, treated] = &lines[..] else {
-            panic!("two servers");
-        };
+        let [control, treated] = run(CROWD).await.unwrap();
         assert!(control.most_inside > SLOTS, "{}", control.most_inside);
-        assert_eq!(control.refused(), 0);
+        assert_eq!(control.refused, 0);
         assert!(treated.most_inside <= SLOTS, "{}", treated.most_inside);
         // Of 40 free requests 12 may wait; nobody is lost without an answer.
-        assert!(treated.refused() > 0);
-        assert_eq!(treated.whole(PAID).count(), 20);
-        let answered = treated.whole(PAID).chain(treated.whole(FREE)).count();
-        assert_eq!(answered + treated.refused(), 60);
+        assert!(treated.refused > 0);
+        assert_eq!(treated.paid.answered.len(), 20);
+        let answered = treated.paid.answered.len() + treated.free.answered.len();
+        assert_eq!(answered + treated.refused, 60);
     }
 
     #[tokio::test]

@@ -7,7 +7,7 @@ use std::error::Error;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use examples_support::{Options, Table, Tier, Tiers, tiers_table};
+use examples_support::{Options, Table, Tiers, Told, tiers_table};
 use serve_core::{Class, Span};
 use serve_sched::Dispatcher;
 use serve_sched::adapter::AsyncDispatcher;
@@ -46,15 +46,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What the clients of one server saw of each line: its class, what came back, and when.
-struct Seen {
-    name: &'static str,
-    lines: Vec<(Class, String, Span)>,
-    most_inside: u32,
-}
-
 /// The same load at both, one after the other.
-async fn run(load: Load) -> Result<[Seen; 2], Box<dyn Error>> {
+async fn run(load: Load) -> Result<[Tiers; 2], Box<dyn Error>> {
     Ok([
         drive("sent at once", load, at_once()).await?,
         drive("a permit for each", load, tiers()).await?,
@@ -76,7 +69,7 @@ async fn drive(
     name: &'static str,
     load: Load,
     dispatcher: Dispatcher,
-) -> Result<Seen, Box<dyn Error>> {
+) -> Result<Tiers, Box<dyn Error>> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let (address, engine) = (listener.local_addr()?, Engine::new());
     let front = AsyncDispatcher::spawn(dispatcher);
@@ -89,15 +82,11 @@ async fn drive(
     }
     let lines = clients.join_all().await;
     server.abort();
-    Ok(Seen {
-        name,
-        lines,
-        most_inside: engine.inside.most(),
-    })
+    Ok(Tiers::of(name, engine.inside.most(), &lines))
 }
 
 /// Sends a line and hangs up when it has waited too long; then nothing has come back.
-async fn client(address: SocketAddr, n: u32, patience: Duration) -> (Class, String, Span) {
+async fn client(address: SocketAddr, n: u32, patience: Duration) -> (Class, Told, Span) {
     let (class, tier) = match n % 3 {
         0 => (PAID, "paid"),
         _ => (FREE, "free"),
@@ -105,7 +94,12 @@ async fn client(address: SocketAddr, n: u32, patience: Duration) -> (Class, Stri
     let begin = Instant::now();
     let exchanged = tokio::time::timeout(patience, exchange(address, tier)).await;
     let line = exchanged.ok().and_then(Result::ok).unwrap_or_default();
-    (class, line, begin.elapsed().into())
+    let told = match line.get(..3) {
+        Some("ok ") => Told::Answer,
+        Some("no ") => Told::Refusal,
+        _ => Told::Nothing,
+    };
+    (class, told, begin.elapsed().into())
 }
 
 async fn exchange(address: SocketAddr, tier: &str) -> std::io::Result<String> {
@@ -117,42 +111,10 @@ async fn exchange(address: SocketAddr, tier: &str) -> std::io::Result<String> {
     Ok(line)
 }
 
-impl Seen {
-    fn answered(&self, class: Class) -> impl Iterator<Item = Span> {
-        let of_class = self.lines.iter().filter(move |line| line.0 == class);
-        let answered = of_class.filter(|line| line.1.starts_with("ok "));
-        answered.map(|&(_, _, took)| took)
-    }
-
-    fn of(&self, class: Class) -> usize {
-        self.lines.iter().filter(|line| line.0 == class).count()
-    }
-
-    fn tiers(&self) -> Tiers {
-        let tier = |class| Tier {
-            asked: self.of(class),
-            answered: self.answered(class).collect(),
-        };
-        Tiers {
-            name: self.name,
-            paid: tier(PAID),
-            free: tier(FREE),
-            refused: self.refused(),
-            most_inside: self.most_inside,
-        }
-    }
-
-    fn refused(&self) -> usize {
-        let refused = |line: &&(Class, String, Span)| line.1.starts_with("no ");
-        self.lines.iter().filter(refused).count()
-    }
-}
-
-fn table(seen: &[Seen]) -> Table {
-    let services: Vec<Tiers> = seen.iter().map(Seen::tiers).collect();
+fn table(services: &[Tiers]) -> Table {
     tiers_table(
         ["server of lines", "refused", "most in the engine"],
-        &services,
+        services,
     )
 }
 
@@ -189,13 +151,13 @@ mod tests {
     async fn permits_keep_the_queue_where_policies_decide() {
         let [control, treated] = run(CROWD).await.unwrap();
         assert!(control.most_inside > SLOTS, "{}", control.most_inside);
-        assert_eq!(control.refused(), 0);
+        assert_eq!(control.refused, 0);
         assert!(treated.most_inside <= SLOTS, "{}", treated.most_inside);
         // Of 40 free lines 12 may wait; nobody is without an answer.
-        assert!(treated.refused() > 0);
-        assert_eq!(treated.answered(PAID).count(), 20);
-        let answered = treated.answered(PAID).chain(treated.answered(FREE)).count();
-        assert_eq!(answered + treated.refused(), 60);
+        assert!(treated.refused > 0);
+        assert_eq!(treated.paid.answered.len(), 20);
+        let answered = treated.paid.answered.len() + treated.free.answered.len();
+        assert_eq!(answered + treated.refused, 60);
     }
 
     #[tokio::test]

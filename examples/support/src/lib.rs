@@ -16,5 +16,5 @@ pub use options::Options;
 pub use retries::attempts;
 pub use stats::{mean, percentile};
 pub use table::{Table, ms, secs};
-pub use tiers::{Tier, Tiers, tiers_table};
+pub use tiers::{Tier, Tiers, Told, tiers_table};
 pub use world::{clients, l4, l4_with_blocks, request, simulate, simulate_preempting};

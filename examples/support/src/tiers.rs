@@ -1,6 +1,6 @@
 //! What the clients of two tiers saw of a service, side by side with its control.
 
-use serve_core::Span;
+use serve_core::{Class, Span};
 
 use crate::{Table, ms, percentile};
 
@@ -26,6 +26,41 @@ pub struct Tiers {
     pub refused: usize,
     /// The most requests that were inside at once.
     pub most_inside: u32,
+}
+
+/// What a client was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// A whole answer.
+    Answer,
+    /// That it is refused.
+    Refusal,
+    /// Nothing, or a part of an answer.
+    Nothing,
+}
+
+impl Tiers {
+    /// What clients saw of a service: each one's class, of which the highest pays, what it was told, and when.
+    pub fn of(name: &'static str, most_inside: u32, seen: &[(Class, Told, Span)]) -> Self {
+        let tier = |pays: bool| {
+            let of_it = seen
+                .iter()
+                .filter(move |one| (one.0 == Class::HIGHEST) == pays);
+            let answered = of_it.clone().filter(|one| one.1 == Told::Answer);
+            Tier {
+                asked: of_it.count(),
+                answered: answered.map(|one| one.2).collect(),
+            }
+        };
+        let refused = seen.iter().filter(|one| one.1 == Told::Refusal);
+        Self {
+            name,
+            paid: tier(true),
+            free: tier(false),
+            refused: refused.count(),
+            most_inside,
+        }
+    }
 }
 
 /// A row for each service, in the words of the example: what it is, what a refusal is called, and what requests are inside of.
