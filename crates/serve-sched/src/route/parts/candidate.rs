@@ -38,7 +38,7 @@ impl Candidate {
     /// Seconds that the request takes there from its turn to its last token, with so many tokens of its prompt cached.
     pub fn service_secs(&self, work: &Work<'_>, cached_tokens: u32) -> f64 {
         let prompt = work.prompt_tokens.saturating_sub(cached_tokens);
-        let running = self.running_tokens + work.held_tokens();
+        let running = self.running_tokens.saturating_add(work.held_tokens());
         self.speed.service_secs(prompt, work.output_tokens, running)
     }
 }

@@ -137,7 +137,7 @@ impl Router {
         known: &Known,
     ) -> Candidate {
         let held = upstream.held(self.now);
-        let running = held.running_tokens + work.held_tokens();
+        let running = held.running_tokens.saturating_add(work.held_tokens());
         let secs =
             |speed: &Speed| speed.service_secs(work.prompt_tokens, work.output_tokens, running);
         let own = upstream.speed(self.now);

@@ -17,12 +17,13 @@ pub(super) struct Held {
 }
 
 impl Held {
+    /// Saturates: what others have is what an upstream says, which may be anything.
     pub(super) fn plus(self, other: Self) -> Self {
         Self {
-            in_flight: self.in_flight + other.in_flight,
-            waiting: self.waiting + other.waiting,
-            waiting_tokens: self.waiting_tokens + other.waiting_tokens,
-            running_tokens: self.running_tokens + other.running_tokens,
+            in_flight: self.in_flight.saturating_add(other.in_flight),
+            waiting: self.waiting.saturating_add(other.waiting),
+            waiting_tokens: self.waiting_tokens.saturating_add(other.waiting_tokens),
+            running_tokens: self.running_tokens.saturating_add(other.running_tokens),
         }
     }
 

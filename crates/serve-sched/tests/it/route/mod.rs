@@ -1,6 +1,7 @@
 //! Several upstreams: what the router promises, the examples of a lecture, and fleets in virtual time.
 
 mod bounds;
+mod edges;
 mod failures;
 mod fleet;
 
