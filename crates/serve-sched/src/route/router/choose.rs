@@ -87,7 +87,7 @@ impl Router {
         let candidates = self.candidates(work);
         let priced = candidates.map(|(id, upstream)| {
             let candidate = self.candidate(id, upstream, work, known);
-            let cost = self.policy.cost(work, &candidate);
+            let cost = ranked(self.policy.cost(work, &candidate));
             let draw = mix2(self.settings.seed, u64::from(id.get()));
             (cost, upstream.given_secs, draw, id)
         });
@@ -192,6 +192,14 @@ impl Router {
         }
     }
 }
+/// The cost as `total_cmp` ranks it: that tells two zeros apart, and has some that are no number below all that are.
+fn ranked(cost: f64) -> f64 {
+    match cost.is_nan() {
+        true => f64::NAN.abs(),
+        false => cost + 0.0,
+    }
+}
+
 
 /// What is the same for all candidates of a request.
 struct Known {

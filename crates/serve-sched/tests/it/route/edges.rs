@@ -1,10 +1,23 @@
-//! Numbers that lie.
+//! Numbers that lie, and costs that are no numbers.
 
 use proptest::prelude::*;
 use serve_core::RequestId;
-use serve_sched::route::{LeastLoaded, Route, View};
+use serve_sched::route::{Candidate, LeastLoaded, Route, View};
 
 use super::*;
+
+/// A cost for each upstream, by its number.
+struct Costs(Vec<f64>);
+
+impl Route for Costs {
+    fn name(&self) -> &'static str {
+        "costs"
+    }
+
+    fn cost(&self, _: &Work<'_>, candidate: &Candidate) -> f64 {
+        self.0[candidate.upstream.get() as usize]
+    }
+}
 
 fn extreme() -> impl Strategy<Value = u64> {
     prop_oneof![
@@ -17,6 +30,28 @@ fn extreme() -> impl Strategy<Value = u64> {
 }
 
 proptest! {
+    /// A cost that is no number is the highest, whatever its sign, and there is one zero.
+    #[test]
+    fn the_lowest_cost_is_chosen_and_no_number_is_the_highest(
+        costs in prop::collection::vec(
+            prop::sample::select(vec![f64::NAN, -f64::NAN, f64::INFINITY, -f64::INFINITY, 0.0, -0.0, 1.0]),
+            2..6,
+        ),
+    ) {
+        let mut router = Router::new(Box::new(Costs(costs.clone())), RouterSettings::default());
+        (0..costs.len() as u32).for_each(|id| router.join(UpstreamId::new(id), Terms::default()));
+        let least = costs.iter().copied().fold(f64::NAN, f64::min);
+        let equal = |cost: f64| cost == least || (cost.is_nan() && least.is_nan());
+        let equals = costs.iter().filter(|cost| equal(**cost)).count();
+        let mut chosen = std::collections::BTreeSet::new();
+        for id in 0..equals as u64 {
+            let sent = router.send(at(0), RequestId::new(id), &Work::new(100, 10)).unwrap();
+            prop_assert!(equal(costs[sent.upstream.get() as usize]), "{costs:?}");
+            chosen.insert(sent.upstream);
+        }
+        prop_assert_eq!(chosen.len(), equals, "of equals the one that was given the least");
+    }
+
     /// An upstream that says that it has more than there can be is full, not empty, and nothing overflows.
     #[test]
     fn an_upstream_that_lies_of_its_load_is_taken_at_its_word(
