@@ -38,6 +38,11 @@ impl<V> Lru<V> {
         }
     }
 
+    /// Entries that it has room for.
+    pub(in crate::route) fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
     /// The value of a key, which does not count as a use.
     pub(in crate::route) fn get(&self, key: u64) -> Option<&V> {
         let index = self.find(key)?;

@@ -3,9 +3,9 @@
 use serve_core::Span;
 use serve_core::rng::mix2;
 
+use super::Router;
 use super::told::{NoUpstream, Sent, Why};
 use super::upstream::Upstream;
-use super::{Router, Session};
 use crate::route::parts::{Candidate, Speed};
 use crate::route::{UpstreamId, Work};
 
@@ -162,10 +162,9 @@ impl Router {
     fn cached_tokens(&self, id: UpstreamId, upstream: &Upstream, work: &Work<'_>) -> u32 {
         let by_chain = upstream.cached_tokens(work.prefix, work.block_tokens);
         let session = work.session.and_then(|session| self.sessions.get(session));
-        let by_session = match session {
-            Some(&Session { upstream, tokens }) if upstream == id => tokens,
-            _ => 0,
-        };
+        let session =
+            session.filter(|session| session.upstream == id && upstream.keeps(session.turn));
+        let by_session = session.map_or(0, |session| session.tokens);
         let most = work.prompt_tokens.saturating_sub(1);
         by_chain.max(by_session).min(most)
     }

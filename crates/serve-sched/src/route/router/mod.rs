@@ -80,6 +80,7 @@ pub struct Router {
 #[derive(Clone, Copy, Debug)]
 struct Session {
     upstream: UpstreamId,
+    turn: u64,
     tokens: u32,
 }
 
@@ -127,7 +128,7 @@ impl Router {
     }
 
     /// An upstream is there and may be sent requests. One that is known begins anew, with these terms; what it has in flight
-    /// and how fast it was stays.
+    /// and how fast it was stays, and what is cached there as long as there is room for as much.
     pub fn join(&mut self, id: UpstreamId, terms: Terms) {
         let given = self.upstreams.values().map(|upstream| upstream.given_secs);
         let least = given.min_by(f64::total_cmp).unwrap_or(0.0);
@@ -136,11 +137,17 @@ impl Router {
             Some(known) => {
                 (known.trial, known.health) = (fresh.trial, fresh.health);
                 (known.draining, known.down) = (false, false);
+                known.busy_until = fresh.busy_until;
+                if known.cache.capacity() != fresh.cache.capacity() {
+                    known.cache = fresh.cache;
+                    known.empty(self.turns);
+                }
             }
             None => {
                 let mut joined = fresh;
                 joined.given_secs = least;
                 joined.first_turn = self.turns;
+                joined.empty(self.turns);
                 self.upstreams.insert(id, joined);
             }
         }
@@ -200,7 +207,7 @@ impl Router {
     /// An upstream has lost all that it had cached, as when it was started anew.
     pub fn emptied(&mut self, id: UpstreamId) {
         if let Some(upstream) = self.upstreams.get_mut(&id) {
-            upstream.cache.clear();
+            upstream.empty(self.turns);
         }
     }
 
@@ -245,8 +252,13 @@ impl Router {
         }
         if let Some(session) = work.session {
             let tokens = work.prompt_tokens.saturating_add(work.output_tokens);
-            let upstream = sent.upstream;
-            self.sessions.put(session, Session { upstream, tokens });
+            let (upstream, turn) = (sent.upstream, place.turn);
+            let session_at = Session {
+                upstream,
+                turn,
+                tokens,
+            };
+            self.sessions.put(session, session_at);
         }
         Ok(sent)
     }

@@ -24,6 +24,8 @@ pub(super) struct Upstream {
     pub(super) given_secs: f64,
     /// The first turn after it has joined.
     pub(super) first_turn: u64,
+    /// The first turn of which something may be cached there.
+    cached_turn: u64,
     learned_at: Time,
     own: Held,
     /// What waits for its first token, in the order of sending.
@@ -76,6 +78,7 @@ impl Upstream {
             learned: Learned::default(),
             given_secs: 0.0,
             first_turn: 0,
+            cached_turn: 0,
             learned_at: Time::ZERO,
             own: Held::default(),
             queue: BTreeMap::new(),
@@ -210,6 +213,17 @@ impl Upstream {
     pub(super) fn cached_tokens(&self, chain: &[u64], block_tokens: u32) -> u32 {
         let blocks = chain.partition_point(|&block| self.cache.get(block).is_some());
         u32::try_from(blocks).map_or(u32::MAX, |blocks| blocks.saturating_mul(block_tokens))
+    }
+
+    /// Whether what was sent in a turn may still be cached there.
+    pub(super) fn keeps(&self, turn: u64) -> bool {
+        self.cache.capacity() > 0 && turn >= self.cached_turn
+    }
+
+    /// Nothing of before this turn is cached there any more.
+    pub(super) fn empty(&mut self, turn: u64) {
+        self.cache.clear();
+        self.cached_turn = turn;
     }
 
     /// A prompt is run there, and cached then.

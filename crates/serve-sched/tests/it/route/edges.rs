@@ -1,4 +1,4 @@
-//! Numbers that lie, and costs that are no numbers.
+//! Numbers that lie, costs that are no numbers, and upstreams that come back.
 
 use proptest::prelude::*;
 use serve_core::RequestId;
@@ -82,5 +82,51 @@ proptest! {
                 }
             }
         }
+    }
+}
+
+/// What an upstream has lost it is given no credit for, be it known by a chain or by a conversation.
+#[test]
+fn what_an_upstream_has_lost_is_not_cached_there() {
+    let chain: Vec<u64> = (0..20).collect();
+    let by_chain = Work {
+        prefix: &chain,
+        ..Work::new(400, 10)
+    };
+    let by_session = Work {
+        session: Some(7),
+        ..Work::new(400, 10)
+    };
+    let again = |router: &mut Router| {
+        router.leave(A);
+        router.join(A, Terms::default());
+    };
+    let smaller = |router: &mut Router| {
+        let cache_blocks = 0;
+        router.join(
+            A,
+            Terms {
+                cache_blocks,
+                ..Terms::default()
+            },
+        );
+    };
+    let loses: [fn(&mut Router); 3] = [|router| router.emptied(A), again, smaller];
+    for work in [by_chain, by_session] {
+        for lose in loses {
+            let mut router = router(1);
+            serve(&mut router, 1, at(0), &work, 50);
+            let before = router.send(at(100), RequestId::new(2), &work).unwrap();
+            assert!(before.cached_tokens > 0);
+            lose(&mut router);
+            let after = router.send(at(200), RequestId::new(3), &work).unwrap();
+            assert_eq!(after.cached_tokens, 0, "{work:?}");
+        }
+        let mut drained = router(1);
+        serve(&mut drained, 1, at(0), &work, 50);
+        drained.drain(A);
+        drained.join(A, Terms::default());
+        let after = drained.send(at(100), RequestId::new(2), &work).unwrap();
+        assert!(after.cached_tokens > 0, "nothing was lost: {work:?}");
     }
 }
