@@ -51,6 +51,8 @@ impl Health {
         may_eject: bool,
         settings: &RouterSettings,
     ) {
+        // The probe of before it joined anew is none any more.
+        let is_probe = is_probe && self.probing;
         self.probing &= !is_probe;
         // Of an upstream that is ejected, only the probe says what it is like now.
         if self.ejected.is_some() && !is_probe {

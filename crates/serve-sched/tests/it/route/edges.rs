@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use serve_core::RequestId;
-use serve_sched::route::{Candidate, LeastLoaded, Route, View};
+use serve_sched::route::{Candidate, LeastLoaded, Route, Standing, View};
 
 use super::*;
 
@@ -129,4 +129,38 @@ fn what_an_upstream_has_lost_is_not_cached_there() {
         let after = drained.send(at(100), RequestId::new(2), &work).unwrap();
         assert!(after.cached_tokens > 0, "nothing was lost: {work:?}");
     }
+}
+
+/// One that joins anew is held to nothing of before: not to be busy, nor on probation for a probe that was sent then.
+#[test]
+fn one_that_joins_anew_is_neither_busy_nor_on_probation() {
+    let mut busy = router(1);
+    let request = RequestId::new(1);
+    busy.send(at(0), request, &Work::new(100, 10)).unwrap();
+    busy.ended(
+        at(1),
+        request,
+        End::Busy {
+            retry_after: Some(Span::from_secs(9)),
+        },
+    );
+    busy.join(A, Terms::default());
+    assert_eq!(busy.standing(A), Some(Standing::Serving));
+
+    let mut router = router(2);
+    for id in 0..5 {
+        send_to(&mut router, A, id, at(id), &Work::new(100, 10));
+        router.ended(at(id), RequestId::new(id), End::Failed);
+    }
+    assert!(matches!(router.standing(A), Some(Standing::Ejected { .. })));
+    let now = at(20_000);
+    let probe = router.send(now, request, &Work::new(100, 10)).unwrap();
+    assert_eq!(probe.upstream, A);
+    router.join(A, Terms::default());
+    router.ended(now, request, End::Failed);
+    assert_eq!(
+        router.standing(A),
+        Some(Standing::Serving),
+        "one failure of five"
+    );
 }
