@@ -32,7 +32,6 @@ impl Router {
             .probe(work)
             .or_else(|| self.trial(work))
             .or_else(|| self.cheapest(work, &known))
-            .or_else(|| self.better_than_none(work))
             .ok_or_else(|| self.nobody(work))?;
         let Some(upstream) = self.upstreams.get(&id) else {
             return Err(NoUpstream::Down);
@@ -99,15 +98,6 @@ impl Router {
         cheapest.map(|(_, _, _, id)| (id, Why::Policy))
     }
 
-    /// Where no other is left: one on trial out of its turn, or one that is ejected.
-    fn better_than_none(&self, work: &Work<'_>) -> Option<(UpstreamId, Why)> {
-        let open = self.upstreams.iter();
-        let mut open = open.filter(|(id, upstream)| {
-            upstream.is_open(self.now) && work.attempt.failed_at != Some(**id)
-        });
-        open.next().map(|(&id, _)| (id, Why::Policy))
-    }
-
     fn nobody(&self, work: &Work<'_>) -> NoUpstream {
         let untils = self.upstreams.iter().filter_map(|(id, upstream)| {
             let (until, failed_at) = (upstream.busy_until, work.attempt.failed_at);
@@ -122,11 +112,14 @@ impl Router {
         }
     }
 
-    /// Those that the policy chooses from.
+    /// Those that the policy chooses from; where there is none, those on trial out of their turn and those that are ejected.
     fn candidates(&self, work: &Work<'_>) -> impl Iterator<Item = (UpstreamId, &Upstream)> {
         let (now, failed_at) = (self.now, work.attempt.failed_at);
         let known = self.upstreams.iter().map(|(&id, upstream)| (id, upstream));
-        known.filter(move |(id, upstream)| upstream.is_candidate(now) && failed_at != Some(*id))
+        let open =
+            known.filter(move |(id, upstream)| upstream.is_open(now) && failed_at != Some(*id));
+        let is_last_resort = !open.clone().any(|(_, upstream)| upstream.is_candidate(now));
+        open.filter(move |(_, upstream)| is_last_resort || upstream.is_candidate(now))
     }
 
     fn candidate(

@@ -1,4 +1,4 @@
-//! Numbers that lie, costs that are no numbers, and upstreams that come back.
+//! Numbers that lie, costs that are no numbers, upstreams that come back, and none that is left but the ejected.
 
 use proptest::prelude::*;
 use serve_core::RequestId;
@@ -163,4 +163,38 @@ fn one_that_joins_anew_is_neither_busy_nor_on_probation() {
         Some(Standing::Serving),
         "one failure of five"
     );
+}
+
+/// Where only such are left that no policy is asked of, the policy is asked of those.
+#[test]
+fn where_only_the_ejected_are_left_they_share_the_requests() {
+    for only_trials in [false, true] {
+        let mut router = Router::new(Box::new(LeastLoaded), RouterSettings::default());
+        for id in 0..8 {
+            let trial_percent = (only_trials && id < 4).then_some(0);
+            let terms = Terms {
+                trial_percent,
+                ..Terms::default()
+            };
+            router.join(UpstreamId::new(id), terms);
+        }
+        if !only_trials {
+            for id in 0..20 {
+                let to = UpstreamId::new(id as u32 / 5);
+                send_to(&mut router, to, id, at(id), &Work::new(100, 10));
+                router.ended(at(id), RequestId::new(id), End::Failed);
+                assert!(
+                    id % 5 < 4 || matches!(router.standing(to), Some(Standing::Ejected { .. }))
+                );
+            }
+        }
+        (4..8).for_each(|id| router.drain(UpstreamId::new(id)));
+        for id in 100..120 {
+            router
+                .send(at(50), RequestId::new(id), &Work::new(100, 10))
+                .unwrap();
+        }
+        let given = [0, 1, 2, 3].map(|id| router.in_flight(UpstreamId::new(id)));
+        assert_eq!(given, [5; 4], "trials: {only_trials}");
+    }
 }
