@@ -5,6 +5,7 @@ use serve_core::rng::mix2;
 
 use super::Router;
 use super::told::{NoUpstream, Sent, Why};
+use super::trial::Trial;
 use super::upstream::Upstream;
 use crate::route::parts::{Candidate, Speed};
 use crate::route::{UpstreamId, Work};
@@ -65,20 +66,26 @@ impl Router {
         Some((id, Why::Probe))
     }
 
-    /// One on trial whose turn it is. Each request counts, so that a share is a share of all.
+    /// One on trial whose turn it is, of several the one that was given the least, so that shares of more than all there is
+    /// are cut alike. Each request counts, so that a share is a share of all.
     fn trial(&mut self, work: &Work<'_>) -> Option<(UpstreamId, Why)> {
-        let mut chosen = None;
+        let mut due: Option<(UpstreamId, &mut Upstream)> = None;
         for (&id, upstream) in &mut self.upstreams {
             let is_open = upstream.is_open(self.now) && work.attempt.failed_at != Some(id);
-            if let Some(trial) = upstream.trial.as_mut().filter(|_| is_open)
-                && trial.is_due()
-                && chosen.is_none()
+            let trial = upstream.trial.as_mut().filter(|_| is_open);
+            let is_due = trial.is_some_and(Trial::is_due);
+            let given = upstream.given_secs;
+            if is_due
+                && due
+                    .as_ref()
+                    .is_none_or(|(_, least)| given < least.given_secs)
             {
-                trial.given();
-                chosen = Some((id, Why::Trial));
+                due = Some((id, upstream));
             }
         }
-        chosen
+        let (id, upstream) = due?;
+        upstream.trial.as_mut()?.given();
+        Some((id, Why::Trial))
     }
 
     /// The cheapest by the policy, of equals the one that was given the least.
@@ -184,6 +191,7 @@ impl Router {
         }
     }
 }
+
 /// The cost as `total_cmp` ranks it: that tells two zeros apart, and has some that are no number below all that are.
 fn ranked(cost: f64) -> f64 {
     match cost.is_nan() {
@@ -191,7 +199,6 @@ fn ranked(cost: f64) -> f64 {
         false => cost + 0.0,
     }
 }
-
 
 /// What is the same for all candidates of a request.
 struct Known {

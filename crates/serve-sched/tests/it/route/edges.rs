@@ -198,3 +198,30 @@ fn where_only_the_ejected_are_left_they_share_the_requests() {
         assert_eq!(given, [5; 4], "trials: {only_trials}");
     }
 }
+
+/// Shares that are more than all there is are cut alike.
+#[test]
+fn trials_of_more_than_all_requests_have_like_shares() {
+    for trials in [2, 3, 5, 8] {
+        let mut router = router(1);
+        for id in 1..=trials {
+            let terms = Terms {
+                trial_percent: Some(50),
+                ..Terms::default()
+            };
+            router.join(UpstreamId::new(id), terms);
+        }
+        for id in 0..u64::from(trials) * 100 {
+            router
+                .send(at(0), RequestId::new(id), &Work::new(100, 10))
+                .unwrap();
+        }
+        for id in 1..=trials {
+            let given = router.in_flight(UpstreamId::new(id));
+            assert!(
+                (90..=110).contains(&given),
+                "{given} of 100 at {id} of {trials}"
+            );
+        }
+    }
+}
