@@ -13,9 +13,10 @@ use super::{Candidate, Route, Work};
 /// [speed](super::Speed). So a cached prefix is worth the seconds that it saves and no more, and an upstream that is ahead of
 /// the others for its prefixes alone has no credit until they have come after.
 ///
-/// Two bounds follow, however the prefixes lie. Right after a request was sent, the upstream that got it has no more work ahead
-/// than any other candidate would have with the whole of that request (greedy list scheduling: Graham, *Bounds on
-/// multiprocessing timing anomalies*, 1969). And of upstreams that are alike and have nothing ahead, none is given more than 5/4 of
+/// Two bounds follow, however the prefixes lie. A request that the policy has sent is predicted to end no later than it would
+/// at any other candidate with nothing cached; so where upstreams are alike and hold as much in their KV caches, the one that
+/// got it has no more work ahead than any other would have with the whole of that request (greedy list scheduling: Graham,
+/// *Bounds on multiprocessing timing anomalies*, 1969). And of upstreams that are alike and have nothing ahead, none is given more than 5/4 of
 /// the least given and five requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PredictedEnd;

@@ -19,6 +19,33 @@ fn chain(prefix: u64, blocks: usize) -> Vec<u64> {
         .collect()
 }
 
+/// The bound is on the end, not on the queue: where one holds much and its steps are longer for it, the queue of the other grows.
+#[test]
+fn a_queue_is_longer_where_its_steps_are_shorter() {
+    let mut router = router(2);
+    for n in 0..64_u64 {
+        // A millisecond for each prompt token, 10 us between tokens for each one held.
+        let (id, now, prompt) = (RequestId::new(n), at(n * 10_000), 50 + 20 * (n % 11) as u32);
+        router.send(now, id, &Work::new(prompt, 101)).unwrap();
+        let first = now + Span::from_millis(u64::from(prompt));
+        router.first_token(first, id);
+        let end = first + Span::from_millis(u64::from(prompt + 50));
+        router.ended(end, id, answered(101));
+    }
+    let (long, now) = (RequestId::new(100), at(700_000));
+    send_to(&mut router, A, 100, now, &Work::new(50_000, 101));
+    router.first_token(now + Span::from_millis(50_000), long);
+    let now = now + Span::from_millis(50_001);
+    for id in 200..220 {
+        let sent = router
+            .send(now, RequestId::new(id), &Work::new(100, 101))
+            .unwrap();
+        assert_eq!(sent.upstream, B);
+        // At A: no queue, 100 ms for the prompt, a hundred steps of half a second.
+        assert!(sent.end < Span::from_millis(50_250), "{:?}", sent.end);
+    }
+}
+
 proptest! {
     /// While none ends, the upstream with the most ahead has no more than the one with the least and one whole request.
     #[test]
