@@ -6,6 +6,8 @@ use std::process::{Command, ExitStatus};
 
 use thiserror::Error;
 
+use crate::{TaskResult, exit_code};
+
 /// A Python that cannot be had.
 #[derive(Debug, Error)]
 pub(crate) enum PythonError {
@@ -59,6 +61,15 @@ pub(crate) fn environment(
     Ok(python)
 }
 
+/// Runs a script of this repository, whose exit code is that of the task. Nothing is written beside its modules.
+pub(crate) fn play(script: &mut Command) -> TaskResult {
+    let program = script.get_program().to_string_lossy().into_owned();
+    script.env("PYTHONDONTWRITEBYTECODE", "1");
+    let status = script.status();
+    let status = status.map_err(|source| PythonError::Start { program, source })?;
+    Ok(exit_code(status))
+}
+
 fn named() -> Option<String> {
     let set = std::env::var("PYTHON").ok();
     set.filter(|value| !value.is_empty())
@@ -77,5 +88,34 @@ fn prepare(command: &mut Command) -> Result<(), PythonError> {
             command: format!("{command:?}"),
             status,
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::place;
+
+    const FAILS: &str = "import servers\n\
+        started = servers.start(['sleep', '600'])\n\
+        print(started.pid, flush=True)\n\
+        servers.until('it is ready', lambda: False, 0.1)\n";
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_script_that_fails_leaves_no_server_behind() {
+        let mut script = Command::new(python());
+        script.env("PYTHONDONTWRITEBYTECODE", "1");
+        script.current_dir(place::repository().join("xtask/lab/src"));
+        let Ok(ended) = script.args(["-c", FAILS]).output() else {
+            println!("skipped: there is no {}", python());
+            return;
+        };
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert!(said.contains("it is ready: not within 0.1 s"), "{said}");
+        assert!(!ended.status.success());
+        let pid = String::from_utf8_lossy(&ended.stdout);
+        let pid: u32 = pid.trim().parse().unwrap();
+        assert!(!Path::new(&format!("/proc/{pid}")).exists(), "{pid}");
     }
 }

@@ -6,8 +6,7 @@
 use std::process::Command;
 
 use crate::cli::VerifyDashboards;
-use crate::python::{self, PythonError};
-use crate::{TaskResult, exit_code, place};
+use crate::{TaskResult, place, python};
 
 const SCRIPT: &str = "xtask/lab/src/dashboards/verify.py";
 const DASHBOARD: &str = "deploy/grafana/dashboards/serve.json";
@@ -23,9 +22,5 @@ pub(crate) fn run(options: &VerifyDashboards) -> TaskResult {
     if options.fault {
         script.args(["--fault", "buckets"]);
     }
-    let status = script.status().map_err(|source| PythonError::Start {
-        program: python.clone(),
-        source,
-    })?;
-    Ok(exit_code(status))
+    python::play(&mut script)
 }

@@ -16,14 +16,16 @@ import math
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 import urllib.parse
-import urllib.request
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from servers import free_port, get, start, stop, until
 
 # Two bounds of a histogram lie at most so far apart, and a quantile is told within that of its bucket's end.
 BUCKET = 1.42
@@ -60,29 +62,6 @@ cancel = { probability = 0.1, after_tokens = { fixed = 5 } }
 [measure]
 warmup_requests = 0
 """
-
-
-def free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
-
-
-def get(port, path):
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
-        return answer.read().decode()
-
-
-def until(what, true, patience=60.0):
-    end = time.time() + patience
-    while time.time() < end:
-        try:
-            if true():
-                return
-        except OSError:
-            pass
-        time.sleep(0.1)
-    raise RuntimeError(f"{what}: not within {patience} s")
 
 
 def shifted(text):
@@ -122,7 +101,7 @@ class Prometheus:
             job = {"job_name": "serve", "static_configs": [{"targets": [f"127.0.0.1:{target}"]}]}
             json.dump({"global": {"scrape_interval": "1s"}, "scrape_configs": [job]}, file)
         self.port = free_port()
-        self.process = subprocess.Popen(
+        self.process = start(
             ["prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder}/data",
              f"--web.listen-address=127.0.0.1:{self.port}", "--log.level=error"],
         )
@@ -194,7 +173,7 @@ def compare(verdict, asked, rows):
 
 
 def main():
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("serve")
     parser.add_argument("serve_bench")
     parser.add_argument("dashboard")
@@ -206,7 +185,7 @@ def main():
     verdict, started = Verdict(), time.time()
     with tempfile.TemporaryDirectory() as folder:
         port = free_port()
-        server = subprocess.Popen([
+        server = start([
             options.serve, "--backend", "mock", "--port", str(port), "--log", "error", "--max-batch", "8",
             "--kv-tokens", "1024", "--queue-cap", "12",
         ], stdout=subprocess.DEVNULL)
@@ -238,8 +217,7 @@ def main():
             compare(verdict, asked, rows_of(run))
         finally:
             for child in children:
-                child.kill()
-                child.wait()
+                stop(child)
     print(json.dumps({"faults": verdict.faults, "seconds": round(time.time() - started, 1)}))
     return 1 if verdict.faults else 0
 

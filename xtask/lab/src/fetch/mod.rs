@@ -9,8 +9,7 @@ use std::process::Command;
 use thiserror::Error;
 
 use crate::cli::FetchModel;
-use crate::python::{self, PythonError};
-use crate::{TaskResult, exit_code, place};
+use crate::{TaskResult, place, python};
 
 const SCRIPT: &str = "xtask/lab/src/fetch/fetch_model.py";
 /// What the script imports, in the versions that it was written against.
@@ -44,11 +43,7 @@ pub(crate) fn run(options: &FetchModel) -> TaskResult {
     script
         .args(["--dtype", &options.dtype, "--cache"])
         .arg(cache);
-    let status = script.status().map_err(|source| PythonError::Start {
-        program: python.display().to_string(),
-        source,
-    })?;
-    Ok(exit_code(status))
+    python::play(&mut script)
 }
 
 fn default_cache() -> Option<PathBuf> {

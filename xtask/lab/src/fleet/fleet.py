@@ -12,46 +12,25 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from servers import free_port, get, start, stop, until
 
 TOKENS = 40
 # A step of the mock at a fifth of a measured GPU's speed takes some 80 ms, so a stream of 40 tokens takes 3 s.
 SPEED = "0.2"
 
 
-def free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
-
-
-def get(port, path, timeout=2.0):
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=timeout) as answer:
-        return answer.read().decode()
-
-
-def until(what, true, patience=60.0):
-    end = time.time() + patience
-    while time.time() < end:
-        try:
-            if true():
-                return
-        except OSError:
-            pass
-        time.sleep(0.1)
-    raise RuntimeError(f"{what}: not within {patience} s")
-
-
 class Replica:
     def __init__(self, serve, settings):
         self.port = free_port()
         command = [serve, "--backend", "mock", "--mock-speed", SPEED, "--port", str(self.port), "--log", "error"]
-        self.process = subprocess.Popen(command + settings, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.process = start(command + settings, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         until("a replica is ready", lambda: get(self.port, "/health/ready"))
 
     def metric(self, name):
@@ -84,7 +63,7 @@ class Front:
         else:
             path = None
         log = open(os.path.join(folder, f"{self.name}.log"), "w")
-        process = subprocess.Popen(self.command(port, replicas, path), stdout=log, stderr=log, cwd=folder)
+        process = start(self.command(port, replicas, path), stdout=log, stderr=log, cwd=folder)
         answers = lambda: asyncio.run(stream(port, tokens=1))["outcome"] == "whole"
         until(f"{self.name} answers", answers, 60.0)
         return process
@@ -408,12 +387,7 @@ def main():
                         held, figures, fault = False, {}, f"{type(error).__name__}: {error}"
                     finally:
                         if process:
-                            process.terminate()
-                            try:
-                                process.wait(10)
-                            except subprocess.TimeoutExpired:
-                                process.kill()
-                                process.wait()
+                            stop(process)
                         for replica in replicas:
                             replica.stop()
                 faults += not held

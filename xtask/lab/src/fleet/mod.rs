@@ -6,8 +6,7 @@
 use std::process::Command;
 
 use crate::cli::Fleet;
-use crate::python::{self, PythonError};
-use crate::{TaskResult, exit_code, place};
+use crate::{TaskResult, place, python};
 
 const SCRIPT: &str = "xtask/lab/src/fleet/fleet.py";
 /// The gateways, in the versions that the script was written against. HAProxy and nginx are Debian's.
@@ -25,9 +24,5 @@ pub(crate) fn run(options: &Fleet) -> TaskResult {
     script.args(["--only", &options.only.join(",")]);
     script.arg("--replicas");
     script.args(options.replicas.iter().map(ToString::to_string));
-    let status = script.status().map_err(|source| PythonError::Start {
-        program: python.display().to_string(),
-        source,
-    })?;
-    Ok(exit_code(status))
+    python::play(&mut script)
 }

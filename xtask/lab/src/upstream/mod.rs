@@ -6,8 +6,7 @@
 use std::process::Command;
 
 use crate::cli::Upstream;
-use crate::python::{self, PythonError};
-use crate::{TaskResult, exit_code, place};
+use crate::{TaskResult, place, python};
 
 const SCRIPT: &str = "xtask/lab/src/upstream/upstream.py";
 /// llama-server built for Linux on x86-64 (it runs on the CPU where there is no Vulkan), and SmolLM2-135M-Instruct as
@@ -34,9 +33,5 @@ pub(crate) fn run(options: &Upstream) -> TaskResult {
             script.arg(flag).arg(path);
         }
     }
-    let status = script.status().map_err(|source| PythonError::Start {
-        program: python.display().to_string(),
-        source,
-    })?;
-    Ok(exit_code(status))
+    python::play(&mut script)
 }

@@ -12,40 +12,19 @@ import json
 import os
 import random
 import signal
-import socket
 import statistics
 import subprocess
 import sys
 import time
 import urllib.request
 
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from servers import free_port, get, start, until
+
 TOKENS = 32
 PROMPT = "Write a short story about a lighthouse keeper and his cat."
 MARK = "UPSTREAM_LAB"
-
-
-def until(what, true, patience=120.0):
-    end = time.time() + patience
-    while time.time() < end:
-        try:
-            found = true()
-            if found:
-                return found
-        except (OSError, StopIteration):
-            pass
-        time.sleep(0.05)
-    raise RuntimeError(f"{what}: not within {patience} s")
-
-
-def free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
-
-
-def get(port, path):
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
-        return answer.read().decode()
 
 
 def marked(mark):
@@ -82,11 +61,11 @@ class Server:
         else:
             command = [options.serve, "--port", str(self.port), "--log", "warn", "--served-model-name", "small"]
             command += ["--upstream-command", " ".join(f"'{word}'" for word in engine), *settings]
-        self.process = subprocess.Popen(
+        self.process = start(
             command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         self.alone = alone
-        until("it serves", lambda: asyncio.run(ask(self.port, tokens=1))["outcome"] == "whole")
+        until("it serves", lambda: asyncio.run(ask(self.port, tokens=1))["outcome"] == "whole", 120.0)
 
     def metric(self, name, label=""):
         """The sum over all samples of this name that have the label."""
@@ -221,7 +200,7 @@ def life(options):
 
     rows = asyncio.run(killed())
     told = sum(row["outcome"] in ("backend_error", "engine_unreachable", "not_ready") for row in rows)
-    until("it serves again", lambda: asyncio.run(ask(server.port, tokens=1))["outcome"] == "whole")
+    until("it serves again", lambda: asyncio.run(ask(server.port, tokens=1))["outcome"] == "whole", 120.0)
     restarts = server.metric("serve_upstream_restarts_total")
     kept.append(promise("a crash is told, and the engine started again", told == 8 and restarts == 1, told=told))
     until("it rests", server.rests)
