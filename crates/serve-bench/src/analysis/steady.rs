@@ -157,10 +157,24 @@ mod tests {
         assert_eq!(Thirds::of(&stays).unwrap().verdict(), Verdict::Differ);
         stays.iter_mut().for_each(|stay| stay.2 = None);
         assert_eq!(Thirds::of(&stays).unwrap().verdict(), Verdict::Steady);
-        assert_eq!(Thirds::of(&[]), None);
-        assert_eq!(
-            Thirds::of(&[(5, 9, None), (5, 9, None), (5, 9, None)]),
-            None
-        );
+    }
+
+    #[test]
+    fn too_few_requests_or_one_instant_have_no_thirds_and_a_few_are_never_told_from_chance() {
+        let every = |n: u64| (0..n).map(|i| (i * MS, (i + 4) * MS, Some(MS)));
+        for n in 0..3 {
+            assert_eq!(Thirds::of(&every(n).collect::<Vec<_>>()), None, "{n}");
+        }
+        for n in [3, 400] {
+            assert_eq!(Thirds::of(&vec![(5, 9, Some(1)); n]), None, "{n} at once");
+        }
+        // The last of five alone waits long, or the middle third has none at all.
+        let mut late: Vec<Stay> = every(5).collect();
+        late[4] = (4 * MS, 90 * MS, Some(80 * MS));
+        let apart = [0, 1, 98, 99, 100].map(|at| (at * MS, (at + 1) * MS, Some(MS)));
+        for stays in [&late[..], &apart] {
+            let thirds = Thirds::of(stays).unwrap();
+            assert_eq!(thirds.verdict(), Verdict::DifferOrChance, "{thirds:?}");
+        }
     }
 }
