@@ -100,6 +100,9 @@ mod tests {
         for line in [
             "xtask speed sim --trase t.csv",
             "xtask campaign --requests 0",
+            "xtask gpu-compile --only 75",
+            "xtask gpu-compile --only 90 --write",
+            "xtask upstream --seconds 0",
         ] {
             assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line}");
         }

@@ -234,7 +234,7 @@ pub(crate) struct Upstream {
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) only: Vec<String>,
     /// Seconds of each load beyond capacity
-    #[arg(long, default_value_t = 30)]
+    #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=3_600))]
     pub(crate) seconds: u32,
 }
 

@@ -19,7 +19,8 @@ use crate::cargo::TaskResult;
 
 pub(crate) const EXIT_CODES: &str = "It needs g++ on an x86-64 Linux, and fetches NVRTC, its headers and ptxas from PyPI \
                                      once (python3, 300 MB). Exit code 0: every kernel compiles with hardly a spill, every \
-                                     decode step is recorded, and docs/gpu-launches.md is what is launched; 1: not so.";
+                                     decode step is recorded, and docs/gpu-launches.md is what is launched; 1: not so; \
+                                     2: bad arguments.";
 
 /// Compute capabilities: of an A100, an L4, an H200 and a B200.
 const GENERATIONS: [u32; 4] = [80, 89, 90, 100];
@@ -37,11 +38,16 @@ const WRITTEN: u32 = 90;
 #[derive(Args, Debug)]
 pub(crate) struct Options {
     /// Only this compute capability: 80, 89, 90 or 100
-    #[arg(long, value_name = "SM")]
+    #[arg(long, value_name = "SM", value_parser = generation)]
     only: Option<u32>,
     /// Write docs/gpu-launches.md and its file anew instead of comparing them
-    #[arg(long)]
+    #[arg(long, conflicts_with = "only")]
     write: bool,
+}
+
+fn generation(text: &str) -> std::result::Result<u32, String> {
+    let known = GENERATIONS.into_iter().find(|it| it.to_string() == text);
+    known.ok_or_else(|| format!("accepted are {GENERATIONS:?}"))
 }
 
 /// Compiles for every generation, and compares or writes the table.

@@ -92,7 +92,9 @@ fn find(venv: &Path) -> Option<PathBuf> {
 }
 
 fn done(command: &mut Command) -> Result<()> {
-    match command.status()?.success() {
+    let status = command.status();
+    let status = status.map_err(|error| format!("cannot start {command:?}: {error}"))?;
+    match status.success() {
         true => Ok(()),
         false => Err(format!("{command:?} failed").into()),
     }
