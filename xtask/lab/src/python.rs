@@ -91,7 +91,7 @@ fn prepare(command: &mut Command) -> Result<(), PythonError> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
     use crate::place;
@@ -101,7 +101,6 @@ mod tests {
         print(started.pid, flush=True)\n\
         servers.until('it is ready', lambda: False, 0.1)\n";
 
-    #[cfg(target_os = "linux")]
     #[test]
     fn a_script_that_fails_leaves_no_server_behind() {
         let mut script = Command::new(python());
