@@ -1,6 +1,6 @@
 // Memory of the device: each allocation lies alone between pages that nobody may touch.
 //
-// Whoever calls these holds the driver's lock.
+// Callers hold the driver's lock.
 #pragma once
 
 #include <cstddef>

@@ -226,7 +226,7 @@ async fn one_token(client: &Client, path: &str, body: &Value) -> Result<(), Prob
             ))),
         }
     };
-    // Whoever takes so long over one token has much to do.
+    // An engine that takes so long over one token has much to do.
     timeout(PROBE_TIMEOUT, asked)
         .await
         .unwrap_or(Err(Probe::Busy))

@@ -72,12 +72,12 @@ pub(super) async fn kv(bench: &mut Bench<'_>) -> Result<(), MatrixError> {
     bench.show(beside.note(RTX_3090).note(&note));
     if let [Some(off), Some(on)] = yielded {
         bench.expect(
-            "nobody yields with the whole cache",
+            "nobody is preempted with the whole cache",
             off == 0,
             format!("{off} preemptions"),
         );
         bench.expect(
-            "somebody yields with half of it",
+            "somebody is preempted with half of it",
             on > 0,
             format!("{on} preemptions"),
         );
