@@ -1,5 +1,6 @@
 //! Counts of measurements by size, which any thread can add to without waiting for another.
 
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
@@ -59,6 +60,9 @@ pub(crate) struct Reading {
     /// For each bound, and for what is above them all; or nothing at all.
     pub(crate) examples: Vec<Option<Example>>,
 }
+
+/// Characters of a name that an example can have: OpenMetrics allows 128 with the ten of `request_id`.
+const NAME_CHARS: RangeInclusive<usize> = 1..=118;
 
 /// Steps of the square root of two from a quarter of a millisecond to 1024 s.
 const SECONDS_FIRST: f64 = 0.000_25;
@@ -136,11 +140,15 @@ impl Histogram {
         self.add(count);
     }
 
-    /// Has the bucket of `time`, which has been added, name a request that has ended.
+    /// Has the bucket of `time`, which has been added, name a request that has ended, if its name can be told.
     pub(crate) fn exemplify(&self, time: Span, id: &str) {
         let Some(examples) = &self.examples else {
             return;
         };
+        // No more is counted than has to be: an engine of others may call its answers what it likes.
+        if !NAME_CHARS.contains(&id.chars().take(NAME_CHARS.end() + 1).count()) {
+            return;
+        }
         // Nobody waits for an example: the next one is as good.
         if let Ok(mut examples) = examples.try_lock() {
             examples[self.bucket(time.as_nanos())] = Some(Example {
@@ -316,5 +324,19 @@ mod tests {
             .collect();
         assert_eq!(names, ["second", "beyond"]);
         assert_eq!(examples.len(), histogram.read().cumulative.len() + 1);
+    }
+
+    #[test]
+    fn a_name_that_no_format_can_hold_is_no_example() {
+        let histogram = Histogram::seconds(&[]).with_examples();
+        let named = |millis: u64, id: &str| {
+            histogram.exemplify(Span::from_millis(millis), id);
+            let examples = histogram.read().examples;
+            let found = examples.into_iter().flatten();
+            found.last().is_some_and(|example| example.id == id)
+        };
+        assert!(!named(1, ""));
+        assert!(!named(2, &"ä".repeat(119)));
+        assert!(named(3, &"ä".repeat(118)));
     }
 }
