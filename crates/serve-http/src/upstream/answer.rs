@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use axum::body::Bytes;
 use serde::Deserialize;
 use serde_json::Value;
+use serde_json::value::RawValue;
 use serve_core::Usage;
 
 use super::events::data;
@@ -35,39 +36,51 @@ pub(super) struct Seen {
     pub(super) error: Option<String>,
 }
 
-/// As much of an answer or of one chunk as is read. Whatever is of another shape than expected is not there.
+/// Bytes of an id at most: a client has to be able to say it.
+const ID_BYTES_MAX: usize = 255;
+
+/// As much of an answer or of one chunk as is read, each part of which is read for itself: whatever is of another
+/// shape than expected is not there, and the rest is.
 #[derive(Deserialize)]
 struct Told<'a> {
     #[serde(borrow, default)]
-    id: Option<Cow<'a, str>>,
-    #[serde(default)]
-    usage: Option<Value>,
+    id: Part<'a>,
     #[serde(borrow, default)]
-    choices: Option<Vec<Choice<'a>>>,
-    #[serde(default)]
-    error: Option<Value>,
+    usage: Part<'a>,
+    #[serde(borrow, default)]
+    choices: Part<'a>,
+    #[serde(borrow, default)]
+    error: Part<'a>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 struct Choice<'a> {
     #[serde(borrow, default)]
-    finish_reason: Option<Cow<'a, str>>,
+    finish_reason: Part<'a>,
     #[serde(borrow, default)]
-    text: Option<Cow<'a, str>>,
+    text: Part<'a>,
     #[serde(borrow, default)]
-    delta: Option<Delta<'a>>,
+    delta: Part<'a>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 struct Delta<'a> {
     #[serde(borrow, default)]
-    content: Option<Cow<'a, str>>,
+    content: Part<'a>,
     #[serde(borrow, default)]
-    reasoning_content: Option<Cow<'a, str>>,
+    reasoning_content: Part<'a>,
     #[serde(borrow, default)]
-    reasoning: Option<Cow<'a, str>>,
-    #[serde(default)]
-    tool_calls: Option<serde::de::IgnoredAny>,
+    reasoning: Part<'a>,
+    #[serde(borrow, default)]
+    tool_calls: Part<'a>,
+}
+
+/// A value that is there, as it stands.
+type Part<'a> = Option<&'a RawValue>;
+
+/// What a part says, if it has the shape for it.
+fn read<'a, T: Deserialize<'a>>(part: Part<'a>) -> Option<T> {
+    serde_json::from_str(part?.get()).ok()
 }
 
 impl Rewriter {
@@ -130,19 +143,21 @@ impl Rewriter {
         };
         let seen = &mut self.seen;
         if seen.id.is_none() {
-            seen.id = told.id.map(Cow::into_owned);
+            let id: Option<String> = read(told.id);
+            seen.id = id.filter(|id| (1..=ID_BYTES_MAX).contains(&id.len()));
         }
-        if let Some(error) = told.error.filter(|error| !error.is_null()) {
+        if let Some(error) = read::<Value>(told.error) {
             let message = error.get("message").and_then(Value::as_str);
             seen.error = Some(message.map_or_else(|| error.to_string(), ToOwned::to_owned));
         }
-        let usage = told.usage.as_ref().and_then(used);
-        let choices = told.choices.unwrap_or_default();
+        let usage = read(told.usage).as_ref().and_then(used);
+        let choices: Vec<&RawValue> = read(told.choices).unwrap_or_default();
         let is_for_us = usage.is_some() && choices.is_empty();
         seen.usage = usage.or(seen.usage);
         for choice in choices {
+            let choice: Choice<'_> = read(Some(choice)).unwrap_or_default();
             seen.tokens += u32::from(choice.says_something());
-            if let Some(reason) = choice.finish_reason {
+            if let Some(reason) = read::<Cow<'_, str>>(choice.finish_reason) {
                 seen.finish = Some(match &*reason {
                     "length" => "length",
                     "tool_calls" => "tool_calls",
@@ -172,14 +187,13 @@ impl Rewriter {
 
 impl Choice<'_> {
     fn says_something(&self) -> bool {
-        let has = |text: &Option<Cow<'_, str>>| text.as_ref().is_some_and(|text| !text.is_empty());
-        let in_delta = self.delta.as_ref().is_some_and(|delta| {
-            has(&delta.content)
-                || has(&delta.reasoning_content)
-                || has(&delta.reasoning)
-                || delta.tool_calls.is_some()
-        });
-        has(&self.text) || in_delta
+        let has = |part: Part<'_>| part.is_some_and(|part| !matches!(part.get(), "\"\"" | "null"));
+        let delta: Delta<'_> = read(self.delta).unwrap_or_default();
+        has(self.text)
+            || has(delta.content)
+            || has(delta.reasoning_content)
+            || has(delta.reasoning)
+            || has(delta.tool_calls)
     }
 }
 
@@ -334,6 +348,62 @@ mod tests {
         );
         for wrong in ["", "[]", "<html>", "{\"a\":"] {
             assert!(rewriter_of().whole(&Bytes::from(wrong)).is_err(), "{wrong}");
+        }
+    }
+
+    /// Each part of a chunk for itself: what is of another shape costs no other part.
+    #[test]
+    fn what_is_of_another_shape_is_not_there_and_the_rest_is() {
+        let odd = ["5", "{}", "[[]]", "true", r#""\ud83d""#];
+        let usage = r#""usage":{"prompt_tokens":5,"completion_tokens":7}"#;
+        for odd in odd {
+            for chunk in [
+                format!(r#"{{"id":{odd},"choices":[{{"finish_reason":"length"}}],{usage}}}"#),
+                format!(r#"{{"choices":[{odd},{{"finish_reason":"length"}}],{usage}}}"#),
+                format!(
+                    r#"{{"choices":[{{"text":{odd},"delta":{odd},"finish_reason":"length"}}],{usage}}}"#
+                ),
+                format!(
+                    r#"{{"choices":[{{"delta":{{"content":{odd},"reasoning":{odd}}},"finish_reason":"length"}}],{usage}}}"#
+                ),
+            ] {
+                let mut rewriter = rewriter_of();
+                through(&mut rewriter, &format!("data: {chunk}\n\n"));
+                let seen = rewriter.seen;
+                assert_eq!(seen.finish, Some("length"), "{chunk}");
+                assert_eq!(seen.usage.unwrap().output_tokens, 7, "{chunk}");
+            }
+            // Nothing but usage, whatever else of it is odd.
+            for chunk in [
+                format!(r#"{{"id":{odd},"choices":[],{usage}}}"#),
+                format!(r#"{{"choices":[],"error":null,"created":{odd},{usage}}}"#),
+            ] {
+                let event = format!("data: {chunk}\n\n");
+                assert_eq!(through(&mut rewriter_of(), &event), None, "{chunk}");
+            }
+        }
+        // A text of no letters is something for the reader all the same.
+        for content in [r#""\ud83d""#, r#"[{"type":"thinking"}]"#] {
+            let mut rewriter = rewriter_of();
+            let event =
+                format!("data: {{\"choices\":[{{\"delta\":{{\"content\":{content}}}}}]}}\n\n");
+            through(&mut rewriter, &event);
+            assert_eq!(rewriter.seen.tokens, 1, "{content}");
+        }
+    }
+
+    #[test]
+    fn an_id_is_kept_if_a_client_can_say_it() {
+        for (id, kept) in [
+            ("a", true),
+            ("", false),
+            (&"i".repeat(255), true),
+            (&"i".repeat(256), false),
+        ] {
+            let mut rewriter = rewriter_of();
+            let body = format!(r#"{{"id":"{id}","choices":[]}}"#);
+            rewriter.whole(&Bytes::from(body)).unwrap();
+            assert_eq!(rewriter.seen.id.is_some(), kept, "{} bytes", id.len());
         }
     }
 
