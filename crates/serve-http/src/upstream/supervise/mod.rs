@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use futures::FutureExt;
 use thiserror::Error;
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
@@ -106,6 +107,8 @@ struct Shared {
 /// Where an engine that is started here is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
+    /// It has not been started.
+    Planned,
     Alive,
     /// It has ended too often.
     GivenUp,
@@ -134,7 +137,7 @@ impl Supervisor {
             port: ReservedPort::any()?,
             monitor: AtomicU32::new(0),
             word: Mutex::default(),
-            stage: watch::Sender::new(Stage::Alive),
+            stage: watch::Sender::new(Stage::Planned),
             serves: Notify::new(),
             end: watch::Sender::new(false),
         })))
@@ -164,6 +167,7 @@ impl Supervisor {
     /// Starts it, and starts it again when it ends, until it is told to end or is given up. `answered` counts the
     /// requests that it has answered; `ended` is called after each of its ends but the one that was asked for.
     pub(super) async fn run(self, answered: impl Fn() -> u64, ended: impl Fn()) {
+        self.0.stage.send_replace(Stage::Alive);
         let mut in_a_row = 0;
         let mut answered_before = answered();
         let last = loop {
@@ -215,6 +219,8 @@ impl Supervisor {
 
     /// One life, from its start until nothing of it is left.
     async fn live(&self) -> io::Result<Death> {
+        // That the one before served, and served again, says nothing of this one.
+        let _ = self.0.serves.notified().now_or_never();
         let words = self.0.command.on(self.port());
         let mut command = monitor::monitored(&words)?;
         command.stdout(std::process::Stdio::piped());
@@ -318,5 +324,13 @@ mod tests {
         assert_eq!(command("a 'b {port}").unwrap_err(), InvalidCommand::Quotes);
         assert_eq!(command("vllm serve x").unwrap_err(), InvalidCommand::NoPort);
         assert!(InvalidCommand::NoPort.to_string().contains("{port}"));
+    }
+
+    #[tokio::test]
+    async fn what_has_not_been_started_need_not_be_waited_for() {
+        let command = EngineCommand::new("a {port}", Duration::ZERO).unwrap();
+        let supervisor = Supervisor::new(command).unwrap();
+        let watchdog = Duration::from_secs(10);
+        assert!(timeout(watchdog, supervisor.end()).await.is_ok());
     }
 }

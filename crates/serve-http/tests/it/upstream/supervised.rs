@@ -287,6 +287,24 @@ async fn an_engine_that_loads_for_too_long_is_killed_and_started_again() {
     );
 }
 
+/// Also one that is started again: that an engine before it served, and served again, says nothing of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_engine_has_its_own_time_to_load() {
+    let text = "test -e $2/stop && exec sleep 1000; while ! test -e $2/stop; do rm -f $2/go; \
+        $SERVE_BINARY --backend mock --port $1 --mock-speed 10; \
+        until test -e $2/go; do sleep 0.05; done; done";
+    let mut server = Supervised::start("again", &script(text), &["--upstream-start-timeout", "6"]);
+    // Gone and back without an end of the whole.
+    server.kill_engine();
+    server.process.until_logged("does not serve any more");
+    fs::write(server.folder.join("go"), "").unwrap();
+    server.process.until_logged("the engine serves again");
+    fs::write(server.folder.join("stop"), "").unwrap();
+    server.kill_engine();
+    fs::write(server.folder.join("go"), "").unwrap();
+    server.process.until_logged("made no token within");
+}
+
 /// A load that takes long and says a lot is waited for; a pipe that nobody read would be full after 64 KiB.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_engine_that_loads_for_long_and_logs_a_megabyte_comes_up() {
