@@ -13,7 +13,7 @@ use axum::body::Bytes;
 use axum::http::{HeaderMap, Response, StatusCode, header};
 use bytes::BytesMut;
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use serve_core::{TenantId, Usage};
 use serve_sched::adapter::{Permit, Rejection, Verdict};
 use tokio::sync::mpsc;
@@ -153,7 +153,7 @@ impl Call {
             }
             // The slot is taken as long as the engine works.
             Stop::Left | Stop::Ended(_) if engine.finishes_cancelled() => {
-                let (_, ()) = tokio::join!(timeout(REST_MAX, exchange.rest()), telling);
+                let (_, ()) = tokio::join!(timeout(REST_MAX, exchange.rest(&engine)), telling);
                 drop(exchange);
                 drop(permit);
             }
@@ -216,10 +216,11 @@ impl Call {
     /// Hands events on, each as soon as it is here.
     async fn stream(&mut self, body: &mut Incoming) -> Result<(), Stop> {
         self.send(Part::Begins).await?;
+        let engine = self.engine.clone();
+        let mut body = engine.heard(body);
         let mut events = Events::default();
         loop {
             let frame = unless_over(&mut self.permit, &self.parts, body.frame()).await?;
-            self.engine.made_progress();
             let frame = match frame {
                 Some(Ok(frame)) => frame,
                 Some(Err(error)) => return Err(self.broke(&causes(&error))),
@@ -235,7 +236,7 @@ impl Call {
             }
             if self.rewriter.seen.done {
                 // So that the engine ends its answer in order.
-                let _ = timeout(EPILOGUE, rest(body)).await;
+                let _ = timeout(EPILOGUE, rest(&mut body)).await;
                 return self.stream_ended(&events);
             }
         }
@@ -290,21 +291,15 @@ impl Call {
     }
 
     async fn read(&mut self, body: &mut Incoming, bytes_max: usize) -> Result<Bytes, Stop> {
-        let read = unless_over(&mut self.permit, &self.parts, whole(body, bytes_max)).await?;
-        self.engine.made_progress();
+        let work = whole(self.engine.heard(body), bytes_max);
+        let read = unless_over(&mut self.permit, &self.parts, work).await?;
         read.map_err(|cause| self.broke(&cause))
     }
 
     async fn send(&mut self, part: Part) -> Result<(), Stop> {
-        let sent = self.parts.send(part);
-        match unless_ended(&mut self.permit, sent).await? {
-            Ok(()) => {
-                // That the client took its time is no silence of the engine.
-                self.engine.made_progress();
-                Ok(())
-            }
-            Err(_) => Err(Stop::Left),
-        }
+        let sent = self.engine.unread(self.parts.send(part));
+        let sent = unless_ended(&mut self.permit, sent).await?;
+        sent.map_err(|_| Stop::Left)
     }
 
     fn unanswered(&self, error: &SendError) -> Stop {
@@ -361,7 +356,7 @@ impl Call {
 
 impl Exchange {
     /// Has the engine work to the end of the request, for nobody.
-    async fn rest(&mut self) {
+    async fn rest(&mut self, engine: &Engine) {
         if let Self::Sending(sending) = self {
             match sending.await {
                 Ok(response) => *self = Self::Answering(response.into_body()),
@@ -369,7 +364,7 @@ impl Exchange {
             }
         }
         if let Self::Answering(body) = self {
-            rest(body).await;
+            rest(&mut engine.heard(body)).await;
         }
     }
 }
@@ -431,7 +426,7 @@ async fn unless_ended<T>(permit: &mut Permit, work: impl Future<Output = T>) -> 
 }
 
 /// Reads a body to its end.
-async fn rest(body: &mut Incoming) {
+async fn rest(body: &mut (impl Body + Unpin)) {
     while let Some(Ok(_)) = body.frame().await {}
 }
 

@@ -14,7 +14,7 @@ use axum::body::Bytes;
 use axum::http::uri::{Authority, PathAndQuery, Scheme};
 use axum::http::{HeaderMap, HeaderValue, Method, Request, Response, Uri, header};
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use hyper_util::client::legacy::Client as Pool;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
@@ -217,7 +217,10 @@ impl Client {
 /// # Errors
 ///
 /// What broke it off, in words.
-pub(super) async fn whole(body: &mut Incoming, bytes_max: usize) -> Result<Bytes, String> {
+pub(super) async fn whole(
+    body: impl Body<Data = Bytes, Error = hyper::Error>,
+    bytes_max: usize,
+) -> Result<Bytes, String> {
     let read = Limited::new(body, bytes_max).collect().await;
     match read {
         Ok(read) => Ok(read.to_bytes()),

@@ -2,12 +2,13 @@
 //! signs of its life.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::body::Bytes;
 use axum::http::{HeaderMap, HeaderValue, Response};
-use hyper::body::Incoming;
+use http_body_util::BodyExt;
+use hyper::body::{Body, Incoming};
 use serve_core::{Span, Time};
 use serve_sched::Dispatcher;
 use serve_sched::adapter::AsyncDispatcher;
@@ -31,6 +32,8 @@ struct Shared {
     suspect: Notify,
     /// When something last came from the engine, or it was given something to do, in nanoseconds.
     progress: AtomicU64,
+    /// Requests whose clients do not take what the engine has said.
+    unread: AtomicU32,
     finishes_cancelled: bool,
 }
 
@@ -53,6 +56,7 @@ impl Engine {
             retries: Mutex::new(RetryBudget::new(RetrySettings::default(), seed)),
             suspect: Notify::new(),
             progress: AtomicU64::new(0),
+            unread: AtomicU32::new(0),
             finishes_cancelled,
         }))
     }
@@ -102,10 +106,28 @@ impl Engine {
             .store(self.now().as_nanos(), Ordering::Relaxed);
     }
 
+    /// An answer, each part of which is a sign of the engine's life, whoever reads it.
+    pub(super) fn heard<'a>(
+        &'a self,
+        body: &'a mut Incoming,
+    ) -> impl Body<Data = Bytes, Error = hyper::Error> + Unpin + 'a {
+        body.map_frame(|frame| {
+            self.made_progress();
+            frame
+        })
+    }
+
+    /// Waits for a client to take something: that it takes its time is no silence of the engine.
+    pub(super) async fn unread<T>(&self, taken: impl Future<Output = T>) -> T {
+        let _unread = Unread::of(self);
+        taken.await
+    }
+
     /// For how long nothing has come from the engine though it has something to do.
     pub(super) fn without_progress(&self) -> Span {
         let last = Time::from_nanos(self.0.progress.load(Ordering::Relaxed));
-        match self.0.gate.stats().running {
+        let unread = self.0.unread.load(Ordering::Relaxed);
+        match self.0.gate.stats().running.saturating_sub(unread) {
             0 => Span::ZERO,
             _ => self.now().since(last),
         }
@@ -157,6 +179,23 @@ impl Engine {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         with(&mut budget, now)
+    }
+}
+
+/// A request whose client does not take what there is for it, while this is held.
+struct Unread<'a>(&'a Engine);
+
+impl<'a> Unread<'a> {
+    fn of(engine: &'a Engine) -> Self {
+        engine.0.unread.fetch_add(1, Ordering::Relaxed);
+        Self(engine)
+    }
+}
+
+impl Drop for Unread<'_> {
+    fn drop(&mut self) {
+        self.0.made_progress();
+        self.0.0.unread.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

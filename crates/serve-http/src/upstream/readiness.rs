@@ -280,7 +280,7 @@ fn context_of(model: &Value) -> Option<u32> {
 
 async fn read(response: Response<Incoming>) -> Result<(u16, Value), String> {
     let status = response.status().as_u16();
-    let body = whole(&mut response.into_body(), BYTES_MAX).await?;
+    let body = whole(response.into_body(), BYTES_MAX).await?;
     Ok((status, serde_json::from_slice(&body).unwrap_or_default()))
 }
 

@@ -261,3 +261,78 @@ async fn an_engine_that_says_nothing_while_it_has_work_is_stalled() {
     front.settled().await;
     assert_eq!(front.state().await, "ready", "who rests is not stalled");
 }
+
+/// Whatever reads it: a whole answer that comes bit by bit, one that is read for nobody, and one whose client takes its
+/// time are no silence of the engine.
+#[tokio::test]
+async fn an_engine_that_speaks_is_not_stalled_whoever_reads_it() {
+    let patience = std::time::Duration::from_millis(50);
+    let engine = Engine::start().await;
+    let edge = || EdgeSettings {
+        stalled_after: patience,
+        ..EdgeSettings::default()
+    };
+    let settings = || serve_http::UpstreamSettings {
+        finish_cancelled: true,
+        ..settings(&engine)
+    };
+    let becomes_ready = async |front: &Front, stream: &Stream, part: &str| {
+        tokio::time::sleep(patience * 4).await;
+        for _ in 0..10_000 {
+            stream.raw(part);
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+            if front.state().await == "ready" {
+                return;
+            }
+        }
+        panic!("never ready");
+    };
+
+    let front = Front::with(settings(), edge()).await;
+    let (stream, reply) = Stream::new();
+    engine.next(reply);
+    let server = front.server.clone();
+    let asking = tokio::spawn(async move { server.post(CHAT, chat(false)).await });
+    until("the engine works", || engine.working() == 1).await;
+    becomes_ready(&front, &stream, " ").await;
+    stream.raw("{}");
+    stream.close();
+    assert_eq!(asking.await.unwrap().status, 200);
+
+    let front = Front::with(settings(), edge()).await;
+    let (stream, reply) = Stream::new();
+    engine.next(reply);
+    let mut reader = open(&front, &chat(true)).await;
+    stream.token("one");
+    reader.next().await.unwrap();
+    drop(reader);
+    becomes_ready(&front, &stream, ": for nobody\n\n").await;
+    assert_eq!(front.gate().stats().running, 1);
+    stream.end();
+    front.settled().await;
+
+    let front = Front::with(settings(), edge()).await;
+    let (stream, reply) = Stream::new();
+    engine.next(reply);
+    let reader = open(&front, &chat(true)).await;
+    for _ in 0..100 {
+        stream.token("unread");
+        tokio::task::yield_now().await;
+    }
+    becomes_ready(&front, &stream, ": unread\n\n").await;
+    assert_eq!(front.gate().stats().running, 1);
+    // And one beside it about which the engine says nothing is stalled all the same.
+    let (silent, reply) = Stream::new();
+    engine.next(reply);
+    let server = front.server.clone();
+    let asking = tokio::spawn(async move { server.post(CHAT, chat(false)).await });
+    while front.state().await != "stalled" {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    silent.raw("{}");
+    silent.close();
+    assert_eq!(asking.await.unwrap().status, 200);
+    drop(reader);
+    stream.end();
+    front.settled().await;
+}
