@@ -92,6 +92,9 @@ impl Default for Like {
 struct Seen {
     cells: Vec<Cell>,
     requests: u32,
+    /// Those of them that ended by themselves, or were cut off only beyond what was expected of those with like limits: one
+    /// that is cut off at once says nothing of its kind.
+    telling: u32,
 }
 
 /// Requests that came as far as a range of token counts.
@@ -122,13 +125,12 @@ impl SeenLengths {
     fn seen(&self, request: &Request) -> Option<&Seen> {
         let (limit, prompt) = kind(request);
         let like = self.limits.get(limit)?;
-        let alike = like.prompts.get(prompt);
-        let (least_alike, least_others) = match like.tells {
-            true => (SEEN_ENOUGH, 0),
+        let (enough, least_others): (fn(&&Seen) -> bool, u32) = match like.tells {
+            true => (|alike| alike.requests >= SEEN_ENOUGH, 0),
             // Those that are short end first: until many that are long have ended, all would be taken for short.
-            false => (1, SEEN_ENOUGH),
+            false => (|alike| alike.telling > 0, SEEN_ENOUGH),
         };
-        let alike = alike.filter(|seen| seen.requests >= least_alike);
+        let alike = like.prompts.get(prompt).filter(enough);
         let others = Some(&like.all).filter(|all| all.requests >= least_others);
         alike.or(others)
     }
@@ -176,6 +178,12 @@ impl Lengths for SeenLengths {
             like.prompts.resize_with(prompt + 1, Seen::default);
         }
         like.tells &= !ended;
+        let telling = ended || {
+            let (expected, _) = like.all.moments(request.output_tokens_max(), Unseen::Short);
+            f64::from(output_tokens) > expected
+        };
+        let alike = &mut like.prompts[prompt];
+        alike.telling = alike.telling.saturating_add(telling.into());
         like.all.add(output_tokens, ended);
         like.prompts[prompt].add(output_tokens, ended);
     }
@@ -320,6 +328,36 @@ mod tests {
 
     fn request(limit: u32) -> Request {
         Request::new(RequestId::new(1), Time::ZERO, [TokenId::new(1)], limit).unwrap()
+    }
+
+    fn with_prompt(tokens: usize, limit: u32) -> Request {
+        Request::new(
+            RequestId::new(1),
+            Time::ZERO,
+            vec![TokenId::new(1); tokens],
+            limit,
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn one_that_is_cut_off_at_once_displaces_nothing_that_others_have_taught() {
+        for cut in [0, 1, 50] {
+            let mut seen = SeenLengths::new();
+            for _ in 0..100 {
+                seen.ended(&with_prompt(10, 1_000), 100, true);
+            }
+            let long = with_prompt(900, 1_000);
+            let before = [Unseen::Short, Unseen::Long].map(|unseen| seen.expected(&long, unseen));
+            for _ in 0..10 {
+                seen.ended(&long, cut, false);
+            }
+            let after = [Unseen::Short, Unseen::Long].map(|unseen| seen.expected(&long, unseen));
+            for (before, after) in before.iter().zip(after) {
+                let moved = before.tokens.abs_diff(after.tokens);
+                assert!(moved <= before.tokens / 10, "{cut}: {before:?} {after:?}");
+            }
+        }
     }
 
     #[test]
