@@ -35,7 +35,7 @@ use upstream::{Place, Upstream};
 ///   [`first_token`](Self::first_token), and [`ended`](Self::ended) once for each that was sent.
 /// - **Readings**: [`standing`](Self::standing), [`in_flight`](Self::in_flight).
 ///
-/// `send` takes O(upstreams x log(blocks of the chain) + blocks of the chain), everything else O(log requests in flight) but for
+/// `send` takes O(blocks of the chain) for each upstream that has them cached and for one more, everything else O(log requests in flight) but for
 /// the end of an answer, O(upstreams). Remembered are the requests in flight, [`Terms::cache_blocks`] names for each upstream
 /// and [`RouterSettings::sessions_max`] conversations.
 ///

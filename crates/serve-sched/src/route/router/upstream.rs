@@ -208,10 +208,13 @@ impl Upstream {
         }
     }
 
-    /// Tokens at the start of a chain that are cached there. The later blocks of a chain are forgotten before the earlier ones,
-    /// so there is one place up to which they are known. O(log blocks).
+    /// Tokens at the start of a chain that are cached there: up to the first block that is not known, whatever is known after it,
+    /// as an upstream may evict any. O(blocks that are).
     pub(super) fn cached_tokens(&self, chain: &[u64], block_tokens: u32) -> u32 {
-        let blocks = chain.partition_point(|&block| self.cache.get(block).is_some());
+        let blocks = chain
+            .iter()
+            .take_while(|&&block| self.cache.get(block).is_some())
+            .count();
         u32::try_from(blocks).map_or(u32::MAX, |blocks| blocks.saturating_mul(block_tokens))
     }
 

@@ -225,3 +225,41 @@ fn trials_of_more_than_all_requests_have_like_shares() {
         }
     }
 }
+
+/// Blocks of which the upstream says that they are gone, one by one and in any order, or that its room has made us forget.
+#[test]
+fn a_chain_is_cached_up_to_the_first_block_that_is_gone() {
+    let chain: Vec<u64> = (1..=8).collect();
+    let cached = |router: &mut Router| {
+        let work = Work {
+            prefix: &chain,
+            block_tokens: 16,
+            ..Work::new(200, 10)
+        };
+        router
+            .send(at(0), RequestId::new(1), &work)
+            .unwrap()
+            .cached_tokens
+    };
+    for gone in 0..chain.len() {
+        let mut router = router(1);
+        router.stored(UpstreamId::new(0), &chain);
+        router.evicted(UpstreamId::new(0), &chain[gone..=gone]);
+        assert_eq!(
+            cached(&mut router),
+            16 * gone as u32,
+            "without block {gone}"
+        );
+    }
+    let mut router = Router::new(Box::new(LeastLoaded), RouterSettings::default());
+    let terms = Terms {
+        cache_blocks: 8,
+        ..Terms::default()
+    };
+    router.join(UpstreamId::new(0), terms);
+    for block in &chain {
+        router.stored(UpstreamId::new(0), &[*block]);
+    }
+    router.stored(UpstreamId::new(0), &[100, 101]);
+    assert_eq!(cached(&mut router), 0, "the first two were forgotten");
+}
