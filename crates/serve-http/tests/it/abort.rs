@@ -54,7 +54,7 @@ fn last_error(body: &[u8]) -> Value {
 }
 
 #[tokio::test]
-async fn a_stream_is_called_off_by_its_own_id_and_only_by_its_own_tenant() {
+async fn a_stream_is_cancelled_by_its_own_id_and_only_by_its_own_tenant() {
     let (server, gate) = gated().await;
     gate.send(Word::Run).unwrap();
     let response = server.open(completion("one", true)).await;

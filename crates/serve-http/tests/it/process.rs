@@ -10,7 +10,8 @@ pub(crate) struct Process {
     stdout: Option<BufReader<ChildStdout>>,
     stderr: Option<BufReader<ChildStderr>>,
     /// What has been read of its stderr.
-    logged: String,
+    /// What was read of its stderr.
+    pub(crate) logged: String,
     /// What it printed up to the banner's end.
     pub(crate) banner: String,
 }

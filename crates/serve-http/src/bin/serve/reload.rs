@@ -19,6 +19,8 @@ use crate::signals::Told;
 /// What of the settings is not the scheduler's and can be read again.
 const OWN: [&str; 2] = ["keys", "log"];
 
+const RESTART: &str = "it cannot change while the server runs; a restart can change it";
+
 /// What can be read again, as it is now.
 pub(crate) struct Reload {
     pub(crate) cli: Cli,
@@ -101,6 +103,9 @@ impl Reload {
                 "none would be left, and everybody be let in; a restart can do that",
             ));
         }
+        if cli.upstream.upstream_api_key != self.cli.upstream.upstream_api_key {
+            return Err(fixed("upstream_api_key", RESTART));
+        }
         // The edge has these as well.
         let edge = [
             QUEUE_CAP.row.name,
@@ -119,10 +124,7 @@ impl Reload {
         let names = before.as_object().into_iter().flat_map(|map| map.keys());
         let mut names = names.filter(|name| !can.contains(name.as_str()));
         match names.find(|name| before.get(name.as_str()) != after.get(name.as_str())) {
-            Some(name) => Err(fixed(
-                name,
-                "it cannot change while the server runs; a restart can change it",
-            )),
+            Some(name) => Err(fixed(name, RESTART)),
             None => Ok(()),
         }
     }

@@ -103,6 +103,27 @@ async fn the_gate_reads_its_settings_again() {
     assert_eq!(asked.send().await.unwrap().status(), 200);
 }
 
+/// Keys stay where they are: none is shown, and one that has changed is not taken for one that holds.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_of_the_engine_is_not_shown_and_not_changed_unseen() {
+    let engine = Engine::start().await;
+    let text = |key: &str| {
+        format!(
+            "upstream = \"{}\"\nupstream_api_key = \"{key}\"\n",
+            engine.url()
+        )
+    };
+    let file = File::of("keys", &text("sk-first"));
+    let mut process = Process::start(&["--config", file.path()]);
+    std::fs::write(file.path(), text("sk-second")).unwrap();
+    process.signal("HUP");
+    process.until_logged("the settings stay as they were: upstream_api_key: it cannot change");
+    assert!(!process.logged.contains("sk-"), "{}", process.logged);
+    let shown = reqwest::get(process.url("/v1/config")).await.unwrap();
+    let shown = shown.text().await.unwrap();
+    assert!(!shown.contains("sk-"), "{shown}");
+}
+
 #[test]
 fn a_wrong_key_of_the_engine_is_told_without_the_key() {
     let variables = [("SERVE_UPSTREAM_API_KEY", "sk with spaces")];

@@ -155,6 +155,22 @@ fn script(text: &str) -> String {
 /// A child that forks, and one whose child leaves its group.
 const FAMILY: &str = "sleep 1000 & setsid sleep 1000 & (setsid sleep 1000 &); MOCK";
 
+/// The arguments of an engine may hold its key.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_a_command_only_the_program_is_shown() {
+    let server = Supervised::start("shown", &script(": sk-secret; MOCK"), &[]);
+    let shown: Value = serde_json::from_str(&server.get("/v1/config").await.1).unwrap();
+    assert_eq!(shown["upstream_command"], "sh");
+    let told = [
+        shown.to_string(),
+        server.process.banner.clone(),
+        server.process.logged.clone(),
+    ];
+    for told in told {
+        assert!(!told.contains("sk-secret"), "{told}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_of_an_engine_outlives_a_server_that_is_stopped() {
     let mut server = Supervised::start("stop", &script(FAMILY), &[]);

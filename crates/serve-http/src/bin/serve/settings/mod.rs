@@ -317,6 +317,9 @@ impl Cli {
         let mut shown = serde_json::to_value(self).map_err(failed)?;
         shown["version"] = env!("CARGO_PKG_VERSION").into();
         shown["build"] = version::build();
+        if let Some(program) = self.upstream.program() {
+            shown["upstream_command"] = program.into();
+        }
         Ok(shown)
     }
 

@@ -35,7 +35,12 @@ pub(crate) struct UpstreamSettings {
 
     /// A command that starts such a server, with {port} where its port belongs, such as 'llama-server -m model.gguf
     /// --port {port}'; it is watched, started again when it ends, and ended with this server
-    #[arg(long, env = "SERVE_UPSTREAM_COMMAND", value_name = "COMMAND")]
+    #[arg(
+        long,
+        env = "SERVE_UPSTREAM_COMMAND",
+        value_name = "COMMAND",
+        hide_env_values = true
+    )]
     pub(crate) upstream_command: Option<String>,
 
     /// Seconds that a started server may take until it has made a token; then it is killed and started again
@@ -71,7 +76,7 @@ pub(crate) struct UpstreamSettings {
 }
 
 /// A text that no message repeats, not even one that says that it is wrong.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Secret(String);
 
 impl From<&str> for Secret {
@@ -163,6 +168,11 @@ impl UpstreamSettings {
         let timeout = timeout.map_or(START_TIMEOUT, Seconds::duration);
         let command = self.upstream_command.as_ref()?;
         Some(EngineCommand::new(command, timeout))
+    }
+
+    /// The program that is started, without its arguments: a key may be among them.
+    pub(crate) fn program(&self) -> Option<&str> {
+        self.upstream_command.as_deref()?.split_whitespace().next()
     }
 
     /// What is wrong with the command.
