@@ -106,7 +106,7 @@ impl Engine {
             .store(self.now().as_nanos(), Ordering::Relaxed);
     }
 
-    /// An answer, each part of which is a sign of the engine's life, whoever reads it.
+    /// An answer, each part of which is a sign of the engine's life, however it is read.
     pub(super) fn heard<'a>(
         &'a self,
         body: &'a mut Incoming,

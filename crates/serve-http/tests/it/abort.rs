@@ -99,7 +99,7 @@ async fn a_stream_is_cancelled_by_its_own_id_and_only_by_its_own_tenant() {
 }
 
 #[tokio::test]
-async fn a_waiting_request_is_called_off_by_the_name_that_its_client_gave() {
+async fn a_waiting_request_is_cancelled_by_the_name_that_its_client_gave() {
     let (server, gate) = gated().await;
     let mut running = Vec::new();
     let mut asked = Vec::new();

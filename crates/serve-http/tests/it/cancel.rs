@@ -181,7 +181,7 @@ async fn no_more_get_in_than_there_are_places_and_each_place_comes_back() {
 }
 
 #[tokio::test]
-async fn a_client_that_stops_reading_is_called_off() {
+async fn a_client_that_stops_reading_is_cancelled() {
     // The whole answer is longer than what is kept for one client.
     let script = Script::saying(&"a".repeat(9_000)).within(ROOMY);
     let server = serving(script, EdgeSettings::default()).await;

@@ -126,7 +126,7 @@ async fn a_server_that_is_about_to_go_says_so_first_and_takes_requests_meanwhile
 }
 
 #[tokio::test]
-async fn what_does_not_finish_in_time_is_called_off_and_told_why() {
+async fn what_does_not_finish_in_time_is_cancelled_and_told_why() {
     let (script, gate) = Script::saying(&"a".repeat(9_000)).within(ROOMY).gated();
     gate.send(Word::Run).unwrap();
     gate.send(Word::Run).unwrap();

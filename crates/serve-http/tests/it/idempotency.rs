@@ -175,7 +175,7 @@ async fn the_work_goes_on_for_those_who_wait_when_the_first_goes_away() {
 }
 
 #[tokio::test]
-async fn the_work_is_called_off_when_the_last_goes_away_and_a_retry_runs_anew() {
+async fn the_work_is_cancelled_when_the_last_goes_away_and_a_retry_runs_anew() {
     let (server, gate) = gated().await;
     let before = finished(&server);
     let asked = [ask(&server, "k"), ask(&server, "k")];

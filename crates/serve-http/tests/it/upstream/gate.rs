@@ -265,7 +265,7 @@ async fn an_engine_that_says_nothing_while_it_has_work_is_stalled() {
 /// Whatever reads it: a whole answer that comes bit by bit, one that is read for nobody, and one whose client takes its
 /// time are no silence of the engine.
 #[tokio::test]
-async fn an_engine_that_speaks_is_not_stalled_whoever_reads_it() {
+async fn an_engine_that_speaks_is_not_stalled_however_it_is_read() {
     let patience = std::time::Duration::from_millis(50);
     let engine = Engine::start().await;
     let edge = || EdgeSettings {

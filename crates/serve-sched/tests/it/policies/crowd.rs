@@ -161,7 +161,7 @@ fn a_gate_starts_nobody_whose_time_is_over() {
 
 /// Cancelled while the crowd is still being answered, everybody is answered, once.
 #[test]
-fn the_rest_of_a_crowd_can_be_called_off() {
+fn the_rest_of_a_crowd_can_be_cancelled() {
     let prompt: Arc<[TokenId]> = vec![TokenId::new(1); 4].into();
     let (mut scheduler, _) = counted(Box::new(Fifo));
     for id in 0..CROWD {
