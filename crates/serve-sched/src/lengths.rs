@@ -5,9 +5,9 @@
 //! The estimate is that of Kaplan and Meier (*Nonparametric Estimation from Incomplete Observations*,
 //! JASA 1958), over token counts in cells of which four make a doubling: of those seen to reach a cell,
 //! how many ended in it. Requests are alike whose output limits, and whose prompts, lie in the same power of
-//! two; where limits do not tell, a single one with a like prompt says more than all with like limits. A limit that a
-//! client leaves at its default says little, and one that it states says much, and both are learnt so: where everybody
-//! runs to the limit, nobody is seen to end before it.
+//! two; where limits do not tell, a single one with a like prompt that ended, or lasted longer than expected, says
+//! more than all with like limits. A limit that a client leaves at its default says little, and one that it states
+//! says much, and both are learnt so: where everybody runs to the limit, nobody is seen to end before it.
 
 use std::cmp::Ordering;
 
